@@ -6,7 +6,7 @@
 
 #include "master/master_int.h"
 
-static const char *folder(const clv_master_arguments *a) { return a->dir ? a->dir : "certs"; }
+static const char *certs_folder(const clv_master_arguments *a) { return a->dir ? a->dir : "certs"; }
 
 /* Prints an error and returns its exit code. An internal error, such as a function that OpenSSL
  * lacks, is not a usage error. */
@@ -17,7 +17,7 @@ static int report_error(const clv_err *err) {
 int clv_cmd_certs_init(void *args) {
   const clv_master_arguments *a = args;
   clv_err err;
-  const char *dir = folder(a), *name = a->line.n_words ? a->line.words[0] : CLV_CA_NAME;
+  const char *dir = certs_folder(a), *name = a->line.n_words ? a->line.words[0] : CLV_CA_NAME;
   if (clv_tls_ca_init(dir, name, a->days ? (int)a->days : CLV_CA_DAYS, &err) != CLV_OK)
     return report_error(&err);
   printf("%s/ca.pem and %s/ca.key made; keep ca.key inside the private network\n", dir, dir);
@@ -27,7 +27,7 @@ int clv_cmd_certs_init(void *args) {
 int clv_cmd_certs_issue(void *args) {
   clv_master_arguments *a = args;
   clv_err err;
-  const char *dir = folder(a);
+  const char *dir = certs_folder(a);
   clv_tls_issue_options o = {.ca_dir = dir,
                              .cert_name = a->line.words[0],
                              .uris = &a->uri,
@@ -37,8 +37,8 @@ int clv_cmd_certs_issue(void *args) {
                              .ip_addresses = a->ips.items,
                              .n_ip_addresses = a->ips.n,
                              .validity_days = a->days ? (int)a->days : CLV_CERT_DAYS,
-                             .not_before_offset_s = CLV_CERT_BEFORE_S,
-                             .may_overwrite = a->force};
+                             .not_before_offset_s = CLV_CERT_NOT_BEFORE_S,
+                             .may_overwrite = a->is_forced};
   if (clv_tls_issue_cert(&o, &err) != CLV_OK) return report_error(&err);
   printf("%s/%s.pem and %s/%s.key made, identity %s\n", dir, o.cert_name, dir, o.cert_name, a->uri);
   return CLV_EXIT_OK;
@@ -57,7 +57,7 @@ int clv_cmd_certs_show(void *args) {
 int clv_cmd_certs_revoke(void *args) {
   const clv_master_arguments *a = args;
   clv_err err;
-  const char *dir = folder(a), *name = a->line.n_words ? a->line.words[0] : NULL;
+  const char *dir = certs_folder(a), *name = a->line.n_words ? a->line.words[0] : NULL;
   int days = a->days ? (int)a->days : CLV_TLS_CRL_DAYS;
   if (clv_tls_ca_revoke(dir, name, days, &err) != CLV_OK) return report_error(&err);
   printf(

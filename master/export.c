@@ -11,7 +11,7 @@
 static clv_code open_checkpoint(const clv_master_arguments *a, clv_checkpoint **ret, clv_err *err) {
   CLV_AUTO(clv_freep) char *folder = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
-  CLV_TRY(clv_history_find(a->line.words[0], &folder, err));
+  CLV_TRY(clv_history_find_folder(a->line.words[0], &folder, err));
   clv_code code = clv_run_find_checkpoint(folder, a->run.checkpoint, ret, &notes, err);
   if (notes.len) clv_notice(CLV_LOG_WARN, "checkpoint", "%s", (const char *)notes.data);
   return code;
@@ -38,8 +38,8 @@ static clv_code export_checkpoint(const clv_master_arguments *a, clv_err *err) {
   CLV_TRY(open_checkpoint(a, &c, err));
   CLV_TRY(clv_checkpoint_choose_weights(c, a->run.weights, err));
   if (a->adapters) CLV_TRY(clv_export_adapters(c, a->adapters, a->run.accept_data, err));
-  if (a->merge) CLV_TRY(clv_export_merged(c, a->merge, err));
-  if (a->hf) CLV_TRY(clv_export_hf(c, a->hf, a->run.accept_data, err));
+  if (a->merge) CLV_TRY(clv_export_merged_weights(c, a->merge, err));
+  if (a->hf) CLV_TRY(clv_export_hf_folder(c, a->hf, a->run.accept_data, err));
   const char *const folders[] = {a->adapters, a->merge, a->hf};
   printf("%s: step %llu%s in", a->line.words[0],
          (unsigned long long)clv_checkpoint_manifest(c)->step,

@@ -11,37 +11,37 @@
 #include "master/master_int.h"
 
 enum {
-  SIDE_PIXELS = 28,
+  IMAGE_SIDE_PIXELS = 28,
   N_CLASSES = 10,
-  N_PLACES_IN_A_ROW = 5,
+  N_SPOTS_PER_ROW = 5,
   N_TRAIN_IMAGES = 2000,
   N_TEST_IMAGES = 500
 };
 
-#define CERTS "certs"
+#define CERTS_FOLDER "certs"
 #define MASTER_URI "spiffe://example.net/master"
 #define WORKER_URI "spiffe://example.net/worker/worker-1"
 
 /* Names and normalisation of the data of the session that `init` writes. */
 typedef struct example_data {
-  const char *title;         /* name of the data in the session file */
-  const char *root, *ending; /* folder of the files, and the end of their names */
-  const char *mean, *std;    /* mean and standard deviation of the pixels */
+  const char *title;                /* name of the data in the session file */
+  const char *folder, *name_suffix; /* folder of the files, and the end of their names */
+  const char *mean, *std;           /* mean and standard deviation of the pixels */
 } example_data;
 
-static const example_data packaged_data = {
+static const example_data debian_example = {
     .title = "Fashion-MNIST (Debian's dataset-fashion-mnist)",
-    .root = "/usr/share/datasets/fashion-mnist",
-    .ending = ".gz",
+    .folder = "/usr/share/datasets/fashion-mnist",
+    .name_suffix = ".gz",
     .mean = "0.2860",
     .std = "0.3530"};
-static const example_data synthetic_data = {
-    .title = "Made data", .root = "data", .ending = "", .mean = "0.1491", .std = "0.1313"};
+static const example_data synthetic_example = {
+    .title = "Made data", .folder = "data", .name_suffix = "", .mean = "0.1491", .std = "0.1313"};
 
 static const char *const data_files[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                                          "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
 
-#define SESSION_BEGIN                                                                       \
+#define SESSION_TEXT_BEGIN                                                                  \
   "# %s, in U shape:\n"                                                                     \
   "# the first layers and the last one are here, the rest at a worker.\n"                   \
   "# `cleave-master init --all` in another folder writes every key with its explanation.\n" \
@@ -60,7 +60,7 @@ static const char *const data_files[] = {"train-images-idx3-ubyte", "train-label
   "\n"                                                                                      \
   "data:\n"
 
-static const char session_text[] = SESSION_BEGIN
+static const char session_text[] = SESSION_TEXT_BEGIN
     "  format: idx\n"
     "  root: %s\n"
     "  train: [%s%s, %s%s]\n"
@@ -130,7 +130,7 @@ static const char next_steps_text[] =
 /* ---- files of data --------------------------------------------------------------------------- */
 
 static void data_path(const example_data *d, size_t i, char path[256]) {
-  snprintf(path, 256, "%s/%s%s", d->root, data_files[i], d->ending);
+  snprintf(path, 256, "%s/%s%s", d->folder, data_files[i], d->name_suffix);
 }
 
 static bool is_installed(const example_data *d) {
@@ -142,7 +142,7 @@ static bool is_installed(const example_data *d) {
   return true;
 }
 
-static void put_u32(clv_bytes *b, uint32_t n) {
+static void append_u32_big_endian(clv_bytes *b, uint32_t n) {
   clv_bytes_add(b, (uint8_t[]){n >> 24 & 255, n >> 16 & 255, n >> 8 & 255, n & 255}, 4);
 }
 
@@ -150,9 +150,9 @@ static void put_u32(clv_bytes *b, uint32_t n) {
 static void append_image(clv_bytes *b, uint32_t image, uint32_t seed) {
   clv_rng_key key = {.seed = seed, .step = image};
   uint32_t class = image % N_CLASSES, words[4];
-  uint32_t top = class / N_PLACES_IN_A_ROW * 14 + 2, left = class % N_PLACES_IN_A_ROW * 5 + 2;
-  for (uint32_t i = 0; i < SIDE_PIXELS * SIDE_PIXELS; i++) {
-    uint32_t y = i / SIDE_PIXELS, x = i % SIDE_PIXELS;
+  uint32_t top = class / N_SPOTS_PER_ROW * 14 + 2, left = class % N_SPOTS_PER_ROW * 5 + 2;
+  for (uint32_t i = 0; i < IMAGE_SIDE_PIXELS * IMAGE_SIDE_PIXELS; i++) {
+    uint32_t y = i / IMAGE_SIDE_PIXELS, x = i % IMAGE_SIDE_PIXELS;
     bool is_bright = y >= top && y < top + 10 && x >= left && x < left + 4;
     if (i % 4 == 0) clv_rng_block(&key, i / 4, words);
     uint8_t pixel = (uint8_t)((words[i % 4] & 63) + (is_bright ? 128 : 0));
@@ -164,10 +164,10 @@ static void append_image(clv_bytes *b, uint32_t image, uint32_t seed) {
 static clv_code make_file(const char *path, bool has_images, uint32_t n, uint32_t seed,
                           clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  put_u32(&b, 0x0800u | (has_images ? 3 : 1));
-  put_u32(&b, n);
-  if (has_images) put_u32(&b, SIDE_PIXELS);
-  if (has_images) put_u32(&b, SIDE_PIXELS);
+  append_u32_big_endian(&b, 0x0800u | (has_images ? 3 : 1));
+  append_u32_big_endian(&b, n);
+  if (has_images) append_u32_big_endian(&b, IMAGE_SIDE_PIXELS);
+  if (has_images) append_u32_big_endian(&b, IMAGE_SIDE_PIXELS);
   for (uint32_t i = 0; i < n; i++) {
     if (has_images)
       append_image(&b, i, seed);
@@ -180,12 +180,12 @@ static clv_code make_file(const char *path, bool has_images, uint32_t n, uint32_
 
 static clv_code make_data(const example_data *d, clv_err *err) {
   char path[256];
-  CLV_TRY(clv_mkdirs(d->root, err));
+  CLV_TRY(clv_mkdirs(d->folder, err));
   for (uint32_t i = 0; i < CLV_COUNT(data_files); i++) {
     data_path(d, i, path);
     CLV_TRY(make_file(path, i % 2 == 0, i < 2 ? N_TRAIN_IMAGES : N_TEST_IMAGES, i / 2, err));
   }
-  printf("%s made: %d images to train with and %d to test with\n", d->root, N_TRAIN_IMAGES,
+  printf("%s made: %d images to train with and %d to test with\n", d->folder, N_TRAIN_IMAGES,
          N_TEST_IMAGES);
   return CLV_OK;
 }
@@ -193,26 +193,27 @@ static clv_code make_data(const example_data *d, clv_err *err) {
 /* ---- making certificates --------------------------------------------------------------------- */
 
 static clv_code issue_certificate(const char *name, const char *uri, const char *ip, clv_err *err) {
-  clv_tls_issue_options o = {.ca_dir = CERTS,
+  clv_tls_issue_options o = {.ca_dir = CERTS_FOLDER,
                              .cert_name = name,
                              .uris = &uri,
                              .n_uris = 1,
                              .ip_addresses = &ip,
                              .n_ip_addresses = ip ? 1 : 0,
                              .validity_days = CLV_CERT_DAYS,
-                             .not_before_offset_s = CLV_CERT_BEFORE_S};
+                             .not_before_offset_s = CLV_CERT_NOT_BEFORE_S};
   return clv_tls_issue_cert(&o, err);
 }
 
 static clv_code make_certificates(clv_err *err) {
-  if (access(CERTS, F_OK) == 0) {
-    puts(CERTS " is there already, and stays as it is");
+  if (access(CERTS_FOLDER, F_OK) == 0) {
+    puts(CERTS_FOLDER " is there already, and stays as it is");
     return CLV_OK;
   }
-  CLV_TRY(clv_tls_ca_init(CERTS, CLV_CA_NAME, CLV_CA_DAYS, err));
+  CLV_TRY(clv_tls_ca_init(CERTS_FOLDER, CLV_CA_NAME, CLV_CA_DAYS, err));
   CLV_TRY(issue_certificate("master", MASTER_URI, NULL, err));
   CLV_TRY(issue_certificate("worker-1", WORKER_URI, "127.0.0.1", err));
-  puts(CERTS " made, for master and worker-1; keep " CERTS "/ca.key inside the private network");
+  puts(CERTS_FOLDER " made, for master and worker-1; keep " CERTS_FOLDER
+                    "/ca.key inside the private network");
   return CLV_OK;
 }
 
@@ -235,9 +236,9 @@ static clv_code write_examples(clv_err *err) {
 
 static clv_code write_first_files(const example_data *d, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes session = {0}, worker = {0};
-  const char *const *f = data_files, *e = d->ending;
-  if (d == &synthetic_data) CLV_TRY(make_data(d, err));
-  clv_bytes_printf(&session, session_text, d->title, d->root, f[0], e, f[1], e, f[2], e, f[3], e,
+  const char *const *f = data_files, *e = d->name_suffix;
+  if (d == &synthetic_example) CLV_TRY(make_data(d, err));
+  clv_bytes_printf(&session, session_text, d->title, d->folder, f[0], e, f[1], e, f[2], e, f[3], e,
                    d->mean, d->std);
   clv_bytes_puts(&worker, worker_text);
   CLV_TRY(make_certificates(err));
@@ -267,7 +268,7 @@ static void append_column(const clv_found_column *c, clv_bytes *out) {
   clv_bytes_puts(out, "\n");
 }
 
-static const char *name_separator(char separator) {
+static const char *separator_name(char separator) {
   return separator == ';'    ? "semicolon"
          : separator == '\t' ? "tab"
          : separator == '|'  ? "pipe"
@@ -281,16 +282,16 @@ static bool has_nameless_column(const clv_found_table *t) {
 }
 
 static void append_table_session(const char *path, const clv_found_table *t, clv_bytes *out) {
-  bool target_is_missing = false;
-  clv_bytes_printf(out, SESSION_BEGIN, "A table");
+  bool is_target_missing = false;
+  clv_bytes_printf(out, SESSION_TEXT_BEGIN, "A table");
   clv_bytes_puts(out, "  format: table\n  train: [");
   clv_bytes_add_json(out, path);
   clv_bytes_puts(out, "]\n  validation: {fraction: 0.2}\n");
   for (size_t i = 0; i < t->n; i++)
-    target_is_missing |= t->columns[i].use == CLV_COLUMN_TARGET && t->columns[i].n_missing;
-  if (target_is_missing) clv_bytes_puts(out, "  broken: skip    # records without a target\n");
+    is_target_missing |= t->columns[i].use == CLV_COLUMN_TARGET && t->columns[i].n_missing;
+  if (is_target_missing) clv_bytes_puts(out, "  broken: skip    # records without a target\n");
   clv_bytes_puts(out, "  table:\n");
-  if (t->separator) clv_bytes_printf(out, "    separator: %s\n", name_separator(t->separator));
+  if (t->separator) clv_bytes_printf(out, "    separator: %s\n", separator_name(t->separator));
   if (t->has_decimal_comma) clv_bytes_puts(out, "    decimal: comma\n");
   if (has_nameless_column(t))
     clv_bytes_puts(out, "    others: ignore    # a column has no name, as row numbers of pandas\n");
@@ -303,10 +304,10 @@ static void append_table_session(const char *path, const clv_found_table *t, clv
                    t->n_classes ? "cross_entropy" : "mse");
 }
 
-static clv_code write_for_table(const char *path, clv_err *err) {
+static clv_code write_table_session(const char *path, clv_err *err) {
   CLV_AUTO(clv_found_table_done) clv_found_table t = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes session = {0}, worker = {0};
-  CLV_TRY(clv_table_find(path, &t, err));
+  CLV_TRY(clv_table_guess_columns(path, &t, err));
   append_table_session(path, &t, &session);
   clv_bytes_puts(&worker, worker_text);
   CLV_TRY(make_certificates(err));
@@ -337,22 +338,23 @@ static bool is_existing_file(const char *path) {
 int clv_cmd_init(void *args) {
   const clv_master_arguments *a = args;
   const example_data *d =
-      a->make_data || !is_installed(&packaged_data) ? &synthetic_data : &packaged_data;
+      a->make_data || !is_installed(&debian_example) ? &synthetic_example : &debian_example;
   clv_err err;
-  if (a->all && (a->make_data || a->from))
+  if (a->writes_all_examples && (a->make_data || a->table_path))
     return clv_cli_usage(&a->line, "init --all writes examples only, and no data");
-  if (a->make_data && a->from)
+  if (a->make_data && a->table_path)
     return clv_cli_usage(&a->line,
                          "init --from takes the data that it names: leave --make-data out");
   if (is_existing_file("session.yaml") || is_existing_file("worker.yaml") ||
-      (!a->all && !a->from && d == &synthetic_data && is_existing_file(d->root)))
+      (!a->writes_all_examples && !a->table_path && d == &synthetic_example &&
+       is_existing_file(d->folder)))
     return CLV_EXIT_FAILED;
-  clv_code code = a->all    ? write_examples(&err)
-                  : a->from ? write_for_table(a->from, &err)
-                            : write_first_files(d, &err);
+  clv_code code = a->writes_all_examples ? write_examples(&err)
+                  : a->table_path        ? write_table_session(a->table_path, &err)
+                                         : write_first_files(d, &err);
   if (code == CLV_OK) return CLV_EXIT_OK;
   bool is_data_error =
-      a->from && (code == CLV_INVALID || code == CLV_NOT_FOUND || code == CLV_DATA_LOSS);
+      a->table_path && (code == CLV_INVALID || code == CLV_NOT_FOUND || code == CLV_DATA_LOSS);
   return clv_exit_report(is_data_error          ? CLV_EXIT_DATA
                          : code == CLV_INTERNAL ? CLV_EXIT_INTERNAL
                                                 : CLV_EXIT_FAILED,

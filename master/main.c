@@ -13,7 +13,9 @@ static const char *const weight_kinds[] = {"trained", "ema", NULL};
 /* values of --format, in the order of clv_predictions_format */
 static const char *const record_formats[] = {"csv", "jsonl", "npy", NULL};
 
-static void keys(clv_bytes *out) { clv_config_write_completions(CLV_CONFIG_SESSION, out); }
+static void write_session_keys(clv_bytes *out) {
+  clv_config_write_completions(CLV_CONFIG_SESSION, out);
+}
 
 /* clang-format off */
 static const clv_cli_command commands[] = {
@@ -106,17 +108,17 @@ static const clv_cli_command commands[] = {
              "gets a use, which the file says beside it, and the target is the column named so or the last."},
 };
 
-#define SESSIONS "train, eval, predict, sweep, plan, check, doctor"
+#define SESSION_COMMANDS "train, eval, predict, sweep, plan, check, doctor"
 
 static const clv_cli_option options[] = {
-    {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "KEY=VALUE", .commands = SESSIONS ", status, cache, checkpoint",
-     .offset = AT(sets), .keys = keys, .doc = "override one key of the session file, as in train.batch=64"},
-    {.name = "json", .kind = CLV_CLI_FLAG, .commands = SESSIONS ", status, cache, checkpoint, certs show, runs, log, egress, stop, ops, artifact",
+    {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "KEY=VALUE", .commands = SESSION_COMMANDS ", status, cache, checkpoint",
+     .offset = AT(sets), .keys = write_session_keys, .doc = "override one key of the session file, as in train.batch=64"},
+    {.name = "json", .kind = CLV_CLI_FLAG, .commands = SESSION_COMMANDS ", status, cache, checkpoint, certs show, runs, log, egress, stop, ops, artifact",
      .offset = AT(run.json), .doc = "print results as JSON, one object a line"},
     {.name = "grid", .kind = CLV_CLI_TEXTS, .arg = "KEY=V1,V2", .commands = "sweep, plan", .offset = AT(grids),
-     .keys = keys, .doc = "values of a key of the session file; the points are all combinations"},
+     .keys = write_session_keys, .doc = "values of a key of the session file; the points are all combinations"},
     {.name = "random", .kind = CLV_CLI_TEXTS, .arg = "KEY=LOW..HIGH", .commands = "sweep, plan", .offset = AT(randoms),
-     .keys = keys, .doc = "range of a key, log:LOW..HIGH for equal chances of equal factors, or values V1,V2 to choose from"},
+     .keys = write_session_keys, .doc = "range of a key, log:LOW..HIGH for equal chances of equal factors, or values V1,V2 to choose from"},
     {.name = "points", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "sweep, plan", .min = 1, .max = 4096,
      .needs = "random", .offset = AT(sweep.n_points), .doc = "with --random: number of points"},
     {.name = "seed", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "sweep, plan", .needs = "random", .offset = AT(sweep.seed),
@@ -187,7 +189,7 @@ static const clv_cli_option options[] = {
      .doc = "repeat until Ctrl-C"},
     {.name = "interval", .kind = CLV_CLI_REAL, .arg = "SECONDS", .commands = "status", .low = 0.1,
      .high = 3600, .offset = AT(run.interval_s), .doc = "time between two rounds (default 1)"},
-    {.name = "follow", .key = 'f', .kind = CLV_CLI_FLAG, .commands = "log", .offset = AT(follow),
+    {.name = "follow", .key = 'f', .kind = CLV_CLI_FLAG, .commands = "log", .offset = AT(follows_log),
      .doc = "print new lines until the run ends; exit with the run's code"},
     {.name = "html", .kind = CLV_CLI_FLAG, .commands = "egress", .offset = AT(html),
      .doc = "print the page as HTML"},
@@ -197,7 +199,7 @@ static const clv_cli_option options[] = {
      .doc = "write model.safetensors there, each adapter added to its layer's weights"},
     {.name = "hf", .kind = CLV_CLI_TEXT, .arg = "FOLDER", .commands = "export", .offset = AT(hf),
      .doc = "write config.json and model.safetensors there, for from_pretrained of transformers"},
-    {.name = "now", .kind = CLV_CLI_FLAG, .commands = "stop", .offset = AT(now),
+    {.name = "now", .kind = CLV_CLI_FLAG, .commands = "stop", .offset = AT(kills_now),
      .doc = "stop at once, without a checkpoint"},
     {.name = "dir", .kind = CLV_CLI_TEXT, .arg = "DIR", .commands = "certs init, certs issue, certs revoke",
      .offset = AT(dir), .doc = "folder of the certificate authority (default: certs)"},
@@ -209,7 +211,7 @@ static const clv_cli_option options[] = {
      .max = CLV_TLS_MAX_NAMES, .offset = AT(dns), .doc = "DNS name"},
     {.name = "ip", .kind = CLV_CLI_TEXTS, .arg = "ADDRESS", .commands = "certs issue",
      .max = CLV_TLS_MAX_NAMES, .offset = AT(ips), .doc = "IP address"},
-    {.name = "force", .kind = CLV_CLI_FLAG, .commands = "certs issue, checkpoint rm", .offset = AT(force),
+    {.name = "force", .kind = CLV_CLI_FLAG, .commands = "certs issue, checkpoint rm", .offset = AT(is_forced),
      .doc = "certs issue: overwrite files of that name; checkpoint rm: delete the newest checkpoint, too"},
     {.name = "seconds", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "words", .min = 1, .max = 86400,
      .offset = AT(seconds), .doc = "limit of processor time and of elapsed time per file (default: 60)"},
@@ -221,26 +223,26 @@ static const clv_cli_option options[] = {
      .needs = "tokenizer", .offset = AT(max_tokens), .doc = "with --tokenizer: tokens of a window (default: 512)"},
     {.name = "stride", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "words", .max = 65535,
      .needs = "tokenizer", .offset = AT(stride), .doc = "with --tokenizer: tokens of overlap of two windows"},
-    {.name = "all", .kind = CLV_CLI_FLAG, .commands = "init", .offset = AT(all),
+    {.name = "all", .kind = CLV_CLI_FLAG, .commands = "init", .offset = AT(writes_all_examples),
      .doc = "write example files that explain every key instead"},
     {.name = "make-data", .kind = CLV_CLI_FLAG, .commands = "init", .offset = AT(make_data),
      .doc = "make synthetic data even if Fashion-MNIST is installed"},
-    {.name = "from", .kind = CLV_CLI_TEXT, .arg = "TABLE", .commands = "init", .offset = AT(from),
+    {.name = "from", .kind = CLV_CLI_TEXT, .arg = "TABLE", .commands = "init", .offset = AT(table_path),
      .doc = "write a session that trains on this CSV, with a use for each of its columns"},
 };
 /* clang-format on */
 
-static clv_code man_session(clv_bytes *out, clv_err *err) {
+static clv_code write_man_session(clv_bytes *out, clv_err *err) {
   return clv_config_write_man_page(CLV_CONFIG_SESSION, out, err);
 }
 
-static clv_code man_policy(clv_bytes *out, clv_err *err) {
+static clv_code write_man_policy(clv_bytes *out, clv_err *err) {
   return clv_config_write_man_page(CLV_CONFIG_POLICY, out, err);
 }
 
-static const clv_cli_page pages[] = {
-    {.name = "cleave-session.yaml", .section = 5, .write = man_session},
-    {.name = "cleave-egress.policy.yaml", .section = 5, .write = man_policy},
+static const clv_cli_page man_pages[] = {
+    {.name = "cleave-session.yaml", .section = 5, .write = write_man_session},
+    {.name = "cleave-egress.policy.yaml", .section = 5, .write = write_man_policy},
     {.name = "cleave-ops", .section = 7, .write = clv_ops_man},
 };
 
@@ -256,8 +258,8 @@ int main(int argc, char **argv) {
       .n_commands = CLV_COUNT(commands),
       .options = options,
       .n_options = CLV_COUNT(options),
-      .pages = pages,
-      .n_pages = CLV_COUNT(pages),
+      .pages = man_pages,
+      .n_pages = CLV_COUNT(man_pages),
       .see_also =
           "cleave\\-worker(1), cleave\\-session.yaml(5), cleave\\-worker.yaml(5), "
           "cleave\\-egress.policy.yaml(5), cleave\\-ops(7)",

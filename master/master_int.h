@@ -13,24 +13,25 @@
 #include "master/watch/watch.h"
 
 typedef struct clv_master_arguments {
-  clv_cli_line line; /* must be the first field */
-  clv_cli_list sets, links, speeds;
+  clv_cli_line line;                /* must be the first field */
+  clv_cli_list sets, links, speeds; /* options --set, --link and --speed */
   clv_run_options run;
-  clv_sweep_options sweep;           /* options of sweep and plan; session.c fills in the rest */
-  clv_cli_list grids, randoms;       /* options --grid and --random */
-  bool csv;                          /* option --csv of the command sweep */
-  bool follow, now;                  /* options of the commands log (follow) and stop (now) */
-  bool html;                         /* option --html of the command egress */
-  bool all, make_data;               /* options of the command init */
-  const char *from;                  /* init: path of a table */
-  const char *adapters, *merge, *hf; /* options of the command export */
-  const char *tokenizer;             /* option of the command words */
-  uint64_t seconds, memory_mib, max_tokens, stride;
+  clv_sweep_options sweep;     /* options of sweep and plan; session.c fills in the rest */
+  clv_cli_list grids, randoms; /* options --grid and --random */
+  bool csv;                    /* option --csv of the command sweep */
+  /* options of the commands log (follow) and stop (now) */
+  bool follows_log, kills_now;
+  bool html;                                        /* option --html of the command egress */
+  bool writes_all_examples, make_data;              /* options of the command init */
+  const char *table_path;                           /* init: path of a table */
+  const char *adapters, *merge, *hf;                /* options of the command export */
+  const char *tokenizer;                            /* option of the command words */
+  uint64_t seconds, memory_mib, max_tokens, stride; /* options of the command words */
   /* options of the commands certs */
   const char *dir, *uri;
   clv_cli_list dns, ips;
-  uint64_t days; /* certs: days until a certificate expires; 0: not given */
-  bool force;
+  uint64_t days;  /* certs: days until a certificate expires; 0: not given */
+  bool is_forced; /* option --force of certs issue and checkpoint rm */
 } clv_master_arguments;
 
 /* Defaults for the certificates that `certs` and `init` make. */
@@ -38,7 +39,7 @@ typedef struct clv_master_arguments {
 enum {
   CLV_CA_DAYS = 3650,
   CLV_CERT_DAYS = 365,
-  CLV_CERT_BEFORE_S = -300, /* begin of validity, relative to now, because clocks may be slow */
+  CLV_CERT_NOT_BEFORE_S = -300, /* begin of validity, relative to now, because clocks may be slow */
 };
 
 /* session.c: commands on a session file */

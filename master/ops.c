@@ -11,14 +11,14 @@
 
 /* ---- attributes of an op --------------------------------------------------------------------- */
 
-static bool is_flag(const clv_attr_row *row) { return clv_attr_type_name(row->key)[0] == 't'; }
+static bool is_flag_attr(const clv_attr_row *row) { return clv_attr_type_name(row->key)[0] == 't'; }
 
 /* Appends the default value as JSON, such as "false" or "0.5"; nothing without a default. */
 static void put_default(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
   if (row->is_required || row->key == CLV_ATTR_SHAPE || row->key == CLV_ATTR_CLASS_WEIGHTS ||
       (row->key == CLV_ATTR_STRIDE && def->stride_is_kernel))
     return;
-  if (is_flag(row))
+  if (is_flag_attr(row))
     clv_bytes_puts(out, row->default_value != 0 ? "true" : "false");
   else
     clv_bytes_printf(out, "%.10g", row->default_value);
@@ -34,12 +34,12 @@ static const char *describe_default(const clv_op_def *def, const clv_attr_row *r
 
 /* Describes an attribute, such as "integer, 1..8, 1 unless given: layers, one above the other". */
 static void describe_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
-  const char *note = describe_default(def, row);
+  const char *default_note = describe_default(def, row);
   clv_bytes_puts(out, clv_attr_type_name(row->key));
-  if (!is_flag(row)) clv_bytes_printf(out, ", %.10g..%.10g", row->low, row->high);
+  if (!is_flag_attr(row)) clv_bytes_printf(out, ", %.10g..%.10g", row->low, row->high);
   clv_bytes_puts(out, ", ");
-  if (note) {
-    clv_bytes_puts(out, note);
+  if (default_note) {
+    clv_bytes_puts(out, default_note);
   } else {
     put_default(def, row, out);
     clv_bytes_puts(out, " unless given");
@@ -53,9 +53,9 @@ static void put_json_attr(const clv_op_def *def, const clv_attr_row *row, clv_by
   clv_bytes_puts(out, ",\"type\":");
   clv_bytes_add_json(out, clv_attr_type_name(row->key));
   clv_bytes_printf(out, ",\"required\":%s,\"default\":", row->is_required ? "true" : "false");
-  size_t n_before = out->len;
+  size_t len_before = out->len;
   put_default(def, row, out);
-  if (out->len == n_before) clv_bytes_puts(out, "null");
+  if (out->len == len_before) clv_bytes_puts(out, "null");
   clv_bytes_printf(out, ",\"low\":%.17g,\"high\":%.17g,\"doc\":", row->low, row->high);
   clv_bytes_add_json(out, clv_attr_doc(row->key));
   clv_bytes_puts(out, "}");

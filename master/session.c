@@ -15,15 +15,15 @@
 static _Atomic(int) interrupted;
 /* the command keeps no state that must be completed, so the first signal ends it; set before the
  * handlers are installed */
-static bool nothing_to_finish;
+static bool has_nothing_to_finish;
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a handler may not wait");
 
 static void on_interrupt(int signal, siginfo_t *info, void *context) {
   (void)signal;
   (void)context;
   bool is_stop_request = clv_is_stop_request(info);
-  if ((interrupted || nothing_to_finish) && !is_stop_request)
-    /* a second signal, or a first one with nothing_to_finish, ends the process at once */
+  if ((interrupted || has_nothing_to_finish) && !is_stop_request)
+    /* a second signal, or a first one with has_nothing_to_finish, ends the process at once */
     _exit(CLV_EXIT_INTERRUPTED);
   clv_interrupt();
   if (!interrupted) interrupted = is_stop_request ? CLV_ASKED_TO_STOP : CLV_INTERRUPTED;
@@ -42,13 +42,13 @@ typedef clv_exit_code session_command(const clv_session_config *config, const cl
 typedef clv_code session_loader(const char *path, const clv_config_overrides *overrides,
                                 clv_session_config **ret, clv_err *err);
 
-static int run_with_loader(clv_master_arguments *a, session_loader *load,
+static int run_with_loader(clv_master_arguments *a, session_loader *load_session,
                            session_command *command) {
   clv_err err;
   CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
   clv_config_overrides overrides = {
       .env = (const char *const *)environ, .sets = a->sets.items, .n_sets = a->sets.n};
-  if (load(a->line.words[0], &overrides, &config, &err) != CLV_OK)
+  if (load_session(a->line.words[0], &overrides, &config, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONFIG, &err);
   a->run.log_json = clv_cli_is_log_json(&a->line, config->log.json);
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, a->run.log_json);
@@ -82,7 +82,7 @@ int clv_cmd_eval(void *args) { return run_with_checkpoint(args, clv_run_eval); }
 int clv_cmd_predict(void *args) { return run_with_checkpoint(args, clv_run_predict); }
 
 static int run_without_cleanup(void *args, session_command *command) {
-  nothing_to_finish = true;
+  has_nothing_to_finish = true;
   return run_with_session(args, command);
 }
 
@@ -92,7 +92,7 @@ int clv_cmd_doctor(void *args) { return run_without_cleanup(args, clv_run_doctor
 /* ---- sweep ----------------------------------------------------------------------------------- */
 
 /* Completes the options of a sweep by those that it shares with other commands. */
-static const clv_sweep_options *sweep_options(clv_master_arguments *a) {
+static const clv_sweep_options *fill_sweep_options(clv_master_arguments *a) {
   clv_sweep_options *o = &a->sweep;
   o->session = a->line.words[0];
   o->sets = &a->sets;
@@ -109,7 +109,7 @@ int clv_cmd_sweep(void *args) {
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, clv_cli_is_log_json(&a->line, false));
   clv_open_files_raise();
   catch_signals();
-  return clv_sweep_run(sweep_options(a));
+  return clv_sweep_run(fill_sweep_options(a));
 }
 
 /* ---- plan ------------------------------------------------------------------------------------ */
@@ -130,7 +130,7 @@ int clv_cmd_plan(void *args) {
   if (!a->run.schedule && a->run.out)
     return clv_cli_usage(&a->line, "--output %s: plan writes a file with --schedule alone",
                          a->run.out);
-  bool has_sweep = clv_sweep_is_asked_for(sweep_options(a));
+  bool has_sweep = clv_sweep_is_requested(fill_sweep_options(a));
   if (has_sweep && (a->run.suggest_cuts || a->run.schedule || a->run.asks_workers))
     return clv_cli_usage(&a->line, "--grid, --random and --folds go with a plan alone");
   int code = run_without_cleanup(a, clv_run_plan);
@@ -140,7 +140,7 @@ int clv_cmd_plan(void *args) {
 int clv_cmd_cache(void *args) { return run_with_loader(args, cleave_config_load, clv_show_caches); }
 
 static clv_exit_code show_status(const clv_session_config *config, const clv_run_options *o) {
-  return clv_show_status(config, o, clv_run_find_escrow);
+  return clv_show_status(config, o, clv_run_read_escrow_status);
 }
 
 int clv_cmd_status(void *args) { return run_with_loader(args, cleave_config_load, show_status); }
@@ -151,7 +151,7 @@ static int run_with_step(clv_master_arguments *a, session_command *command) {
   if (!clv_is_checkpoint_name(a->run.checkpoint))
     return clv_cli_usage(&a->line, "--step: '%s' is not the number of a step, latest or best",
                          a->run.checkpoint);
-  a->run.force = a->force;
+  a->run.force = a->is_forced;
   return run_with_loader(a, cleave_config_load, command);
 }
 

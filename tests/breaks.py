@@ -56,7 +56,7 @@ of("master/train/egress.c", "tests/net/training/test_inputs.py",
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_plan_graphs",
    inputs_of_later_stages_are_not_asked_about=("clv_code clv_privacy_check", "i < b->n_stages; i++) CLV_TRY(check_model_inputs(", "i < 1; i++) CLV_TRY(check_model_inputs("))
 of("master/plan/privacy.c", "tests/unit/plan/test_plan_graphs",
-   lengths_count_as_records=("static clv_findings findings_of_input", "clv_graph_length_limit(g, k) ?", "clv_graph_length_limit(g, k) < 0 ?"))
+   lengths_count_as_records=("static clv_findings get_input_findings", "clv_graph_length_limit(g, k) ?", "clv_graph_length_limit(g, k) < 0 ?"))
 of("common/model/graph/reads.c", "tests/unit/plan/test_plan_graphs",
    what_is_also_a_length_is_no_record=("int64_t clv_graph_length_limit", "return 0;", "continue;"))
 of("master/plan/blueprint.c", "tests/unit/plan/test_plan_graphs",
@@ -70,10 +70,10 @@ of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
    smoothing_forgets_the_weights=("static double position_loss(", "total_weight += class_weight(s, c) * (log_sum_exp - x[c]);", "total_weight += log_sum_exp - x[c];"),
    gradients_forget_the_smoothing=("static void compute_position_grad(", "if (e != 0)", "if (false)"))
 of("master/train/steps.c", "tests/net/training/test_places.py",
-   micro_batches_share_by_records=("static float compute_loss_share(", "own_weight > 0 ? own_weight", "own_weight > batch_weight ? own_weight"))
+   micro_batches_share_by_records=("static float compute_loss_share(", "micro_batch_weight > 0 ? micro_batch_weight", "micro_batch_weight > batch_weight ? micro_batch_weight"))
 of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
-   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "n_labelled += !clv_trainer_is_ignored_label(t, label[i]);", "n_labelled += t && label[i] != INT64_MIN;"),
-   places_weigh_alike=("double clv_trainer_batch_weight(", "class_weight_of(&t->config->loss.weight, label[i])", "class_weight_of(&t->config->loss.weight, -1)"))
+   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "n_labelled += !clv_trainer_is_ignored_label(t, row_labels[i]);", "n_labelled += t && row_labels[i] != INT64_MIN;"),
+   places_weigh_alike=("double clv_trainer_batch_weight(", "class_weight_of(&t->config->loss.weight, row_labels[i])", "class_weight_of(&t->config->loss.weight, -1)"))
 of("common/model/models/loss.c", "tests/net/training/test_places.py",
    a_session_keeps_its_weights=("clv_code clv_session_make_loss_graph(", "if (weights)", "if (false)"))
 TARGETS = "tests/net/training/test_targets.py losses_weights_and_scores_equal_torch_and_sklearn"
@@ -87,13 +87,13 @@ of("master/train/eval.c", TARGETS,
 of("master/plan/targets.c", TARGETS,
    labels_move_to_the_next_record=("clv_code clv_target_inputs_make(", "y + i * c->loss.n_targets, i,", "y + (i + 1) % n_records * c->loss.n_targets, i,"))
 of("master/run/run_best.c", "tests/net/training/test_targets.py",
-   any_target_is_the_best=("bool clv_run_is_best(", "b.metric, r->config->checkpoint.best_target)", "CLV_BEST_LOSS, r->config->checkpoint.best_target)"))
+   any_target_is_the_best=("bool clv_run_is_best_evaluation(", "b.metric, r->config->checkpoint.best_target)", "CLV_BEST_LOSS, r->config->checkpoint.best_target)"))
 of("master/sweep/scores.c", "tests/unit/sweep/test_scores",
    any_target_has_the_score=("static clv_code read_target(", "strcmp(key, l->target) != 0", "!*key"))
 of("master/run/run_table.c", "tests/net/training/test_targets.py",
    outputs_go_to_the_targets_of_today=("clv_code clv_run_read_learnt(", "return check_targets(r->config, *ret, err);", "return check_targets(r->config, *ret, err) == CLV_EXHAUSTED ? CLV_EXHAUSTED : CLV_OK;"))
 of("master/data/table_facts.c", "tests/net/training/test_targets.py check_and_plan_say_what_the_targets_are",
-   only_the_first_target_is_told=("static clv_code find_told_target(", "k < count_targets(ds)", "k < 1"))
+   only_the_first_target_is_told=("static clv_code find_revealed_target(", "k < count_targets(ds)", "k < 1"))
 of("master/train/optimizer.c", "tests/net/training/test_habits.py",
    normalisations_decay=("static bool has_weight_decay(", "p->shape.rank > 1 && !is_normalisation(g->nodes[p->node].op)", "p->shape.rank > 1 || is_normalisation(g->nodes[p->node].op)"),
    nothing_is_left_out=("static size_t make_group_per_list(", "if (list_index) ret[n].weight_decay = 0;", ";"))
@@ -104,14 +104,14 @@ of("common/model/config/session.c", "tests/net/training/test_habits.py",
 of("master/score/values.c", "tests/unit/score/test_score",
    macro_counts_classes_that_never_occur=("static void compute_count_values(", "n_seen_classes += k->n_labels + k->n_answers > 0;", "n_seen_classes++;"))
 of("master/score/score.c", "tests/unit/score/test_score",
-   ignored_places_are_scored=("clv_code clv_score_add(", "s->o.has_ignored && labels[i] == s->o.ignored_label", "s->o.has_ignored && labels[i] > s->o.ignored_label"),
+   ignored_places_are_scored=("clv_code clv_score_add(", "s->o.has_ignored_label && labels[i] == s->o.ignored_label", "s->o.has_ignored_label && labels[i] > s->o.ignored_label"),
    scores_go_on_from_the_last_time=("void clv_score_reset(", "memset(s->counts, 0, n * sizeof *s->counts);", ""))
 of("master/score/ranks.c", "tests/unit/score/test_score",
-   equal_scores_have_an_order=("static double sum_twice_ranks(", "(double)(2 * n_below + t.n + 1)", "(double)(2 * (n_below + t.n))"))
+   equal_scores_have_an_order=("static double compute_twice_rank_sum(", "(double)(2 * n_below + t.n + 1)", "(double)(2 * (n_below + t.n))"))
 of("master/train/eval.c", "tests/net/training/test_places.py",
    some_records_are_not_scored=("static clv_code add_scores(", "i < n; i++", "i < n / 2; i++"))
 of("master/train/eval.c", "tests/net/hostile/test_order.py",
-   records_are_evaluated_as_they_stand=("static clv_code draw_order(", "clv_rng_permutation(&stream, e->row_of_sent_record, n);", "for (uint32_t i = 0; stream.seed && i < n; i++) e->row_of_sent_record[i] = i;"),
+   records_are_evaluated_as_they_stand=("static clv_code draw_sending_order(", "clv_rng_permutation(&rng_key, e->row_of_sent_record, n);", "for (uint32_t i = 0; rng_key.seed && i < n; i++) e->row_of_sent_record[i] = i;"),
    answers_stay_in_the_sent_order=("static void store_rows(", "e->collects_all_rows ? e->row_of_sent_record[s->at + i] : i", "e->collects_all_rows ? s->at + i : i"))
 of("common/model/graph/attrs.c", "tests/unit/graph/test_ops",
    weights_may_be_below_zero=("static clv_code set_class_weights(", "if (!(x >= row->low && x <= row->high))", "if (false)"))
@@ -150,7 +150,7 @@ of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
    the_base_learns=("bool clv_is_param_frozen_by_lora(", "return true;", "return false;"),
    a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!has_trainable_param_in(", "if (false && !has_trainable_param_in("))
 of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
-   adapters_are_as_secret_as_their_file=("const char *clv_privacy_why_hides_nothing(", "adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || starts_from_seed", "!clv_stage_has_master_weights(s) || starts_from_seed"),
+   adapters_are_as_secret_as_their_file=("const char *clv_privacy_why_hides_nothing(", "is_adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || starts_from_seed", "!clv_stage_has_master_weights(s) || starts_from_seed"),
    zeros_hide=("const char *clv_privacy_why_hides_nothing(", "if (has_random_weights && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
 FIXED = "tests/unit/engine/test_fixed"
 of("common/model/graph/params.c", FIXED,
@@ -167,12 +167,12 @@ of("common/model/weights/peft.c", "tests/unit/weights/test_peft",
    keys_of_others_are_skipped=("static clv_code read_member(", "if (is_off || clv_json_keys_have(r->ignored, text, key.len)) return CLV_OK;", "return CLV_OK;"),
    a_start_changes_the_base_in_silence=("static clv_code read_init_method(", "== 0) return CLV_OK;", "!= 0) return CLV_OK;"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
-   merged_weights_are_not_scaled=("static void add_product(", "read_value(w, (size_t)at) + scale * sum", "read_value(w, (size_t)at) + sum * (scale > 0)"),
-   a_square_weight_lies_as_others_do=("static clv_code merge_adapter(", "scale, is_transposed, sum", "scale, is_transposed && in != out, sum"),
+   merged_weights_are_not_scaled=("static void add_adapter_product(", "read_value(w, (size_t)at) + scale * sum", "read_value(w, (size_t)at) + sum * (scale > 0)"),
+   a_square_weight_lies_as_others_do=("static clv_code merge_adapter(", "scale, is_transposed, merged_values", "scale, is_transposed && in_features != out_features, merged_values"),
    a_head_stays_behind=("static clv_code find_module(", "i < s->lora.train.n && !*ret", "i < s->lora.train.n && !*ret && !x"),
    a_missing_base_is_no_matter=("static clv_code merge_stage(", "merged == n_adapters", "merged <= n_adapters"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",
-   another_scale_is_taken=("static clv_code check_scale(", "fabs(scale - session_scale) <= 1e-9 * session_scale", "session_scale > 0"),
+   another_scale_is_taken=("static clv_code check_scale(", "fabs(folder_scale - session_scale) <= 1e-9 * session_scale", "session_scale > 0"),
    adapters_of_no_lora_are_strangers=("static clv_code check_layers_have_adapters(", "CLV_TRY(check_layer_has_adapter(b, i, a, b->stages[i].params->list[k].name, err));", "if (!a) CLV_TRY(check_layer_has_adapter(b, i, a, b->stages[i].params->list[k].name, err));"))
 of("master/plan/adapters.c", "tests/net/training/test_lora.py",
    checkpoints_have_the_artifact_again=("bool clv_is_param_checkpointed(", "!(s->weights_artifact && p->trainable && p->frozen)", "s || p"))
@@ -211,8 +211,8 @@ of("master/train/modules.c", MEMORY,
 of("worker/service/artifact.c", MEMORY,
    an_artifact_comes_at_once=("", "enum { MAX_PART_BYTES = CLV_SHARED_TENSOR_CHUNK_BYTES };", "enum { MAX_PART_BYTES = 1 << 26 };"))
 of("master/api/core/state_pieces.c", MEMORY,
-   all_pieces_are_asked_for_at_once=("", "MIN_WINDOW = 2 << 20, MAX_WINDOW = 16 << 20", "MIN_WINDOW = 64 << 20, MAX_WINDOW = 64 << 20"),
-   items_come_whole=("static bool has_pieces(", "return !p->m->node ||", "return p->m->node > 1000 &&"))
+   all_pieces_are_asked_for_at_once=("", "MIN_WINDOW_BYTES = 2 << 20, MAX_WINDOW_BYTES = 16 << 20", "MIN_WINDOW_BYTES = 64 << 20, MAX_WINDOW_BYTES = 64 << 20"),
+   items_come_whole=("static bool supports_pieces(", "return !p->m->node ||", "return p->m->node > 1000 &&"))
 of("common/model/weights/checkpoint_read.c", MEMORY,
    checkpoints_are_read_to_be_verified=("static clv_code verify_file(", "CLV_TRY(clv_sha256_fd(fd.fd, fd.size, NULL, label, &digest, err));", "CLV_AUTO(clv_bytes_done) clv_bytes all = {0}; CLV_TRY(clv_weights_fd_read_all(&fd, SIZE_MAX / 2, &all, err)); CLV_TRY(clv_sha256_of(all.data, all.len, &digest, err));"))
 of("master/api/core/state_pieces.c", "tests/net/hostile/test_hostile_state.py state_pieces_give_same_bits_and_wrong_ones_are_refused",
@@ -278,25 +278,25 @@ of("common/model/graph/params.c", NARROW,
 of("common/base/tensor/tensor.c", NARROW,
    halves_are_cut_off=("uint16_t clv_bf16_of(", "0x7fff + (bits >> 16 & 1)", "0"))
 of("master/api/core/module.c", "tests/net/training/test_lora.py bf16_base_gives_the_same_bits_in_any_placement",
-   the_base_is_f32_all_the_same=("static cleave_status enable_bf16_storage(", "m->frozen_bf16 = o->frozen_bf16;", "m->frozen_bf16 = o->frozen_bf16 && m->node > 1000;"))
+   the_base_is_f32_all_the_same=("static cleave_status enable_bf16_storage(", "m->stores_frozen_as_bf16 = o->frozen_bf16;", "m->stores_frozen_as_bf16 = o->frozen_bf16 && m->node > 1000;"))
 
 # ---- text ----------------------------------------------------------------------------------------
 TOKENS = "tests/unit/tokens/test_tokens"
 of("master/tokens/bpe.c", TOKENS,
-   merges_have_no_order=("static bool is_before(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
-   a_pair_that_is_gone_is_joined=("static bool is_current(", "return m && m->id == p->id;", "return m != NULL;"),
-   unknown_neighbours_are_always_one=("static void add_characters(", "(e || !t->fuses_unknown)", "e"),
-   half_a_character_falls_back=("static bool add_bytes(", "return false;", "break;"))
+   merges_have_no_order=("static bool is_pair_before(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
+   a_pair_that_is_gone_is_joined=("static bool is_pair_current(", "return m && m->id == p->id;", "return m != NULL;"),
+   unknown_neighbours_are_always_one=("static void add_character_symbols(", "(e || !t->fuses_unknown)", "e"),
+   half_a_character_falls_back=("static bool add_byte_symbols(", "return false;", "break;"))
 of("master/words.c", "tests/net/training/test_documents.py long_pages_become_overlapping_windows",
-   windows_ignore_the_ends_of_a_tokenizer_json=("static int32_t choose_token(", "return given < 0 ?", "return given < 1 << 30 ?"))
+   windows_ignore_the_ends_of_a_tokenizer_json=("static int32_t choose_token_id(", "return given_id < 0 ?", "return given_id < 1 << 30 ?"))
 of("common/model/config/session.c", "tests/unit/config/test_errors",
    a_tokenizer_json_has_options=("static clv_code check_tokenizer_options(", 'strcmp(d->tokenizer.file + n - 5, ".json") != 0', 'strcmp(d->tokenizer.file + n - 5, ".json") == 0'))
 of("master/tokens/unigram.c", TOKENS,
-   the_last_of_equal_paths_wins=("static void offer_path(", "!(score > to->score)", "!(score >= to->score)"),
+   the_last_of_equal_paths_wins=("static void improve_path(", "!(score > to->score)", "!(score >= to->score)"),
    unknown_neighbours_are_several=("clv_code clv_unigram_encode(", "is_unknown && end < len &&", "!is_unknown && end < len &&"),
-   a_score_is_rounded_once=("static clv_code read_score(", "*ret = parse_score(number);", "(void)parse_score;", "master/tokens/model_file.c"))
+   a_score_is_rounded_once=("static clv_code read_score(", "*ret = parse_score(number_text);", "(void)parse_score;", "master/tokens/model_file.c"))
 of("master/tokens/vocab_file.c", TOKENS,
-   pieces_in_utf16_are_not_named=("static clv_code check_kind(", "if (encoding)", "if (encoding && !len)"))
+   pieces_in_utf16_are_not_named=("static clv_code check_is_vocab(", "if (encoding_name)", "if (encoding_name && !len)"))
 of("master/tokens/wordpiece.c", TOKENS,
    long_words_have_pieces=("clv_code clv_wordpiece_encode(", "if (count_characters(word, len) > t->max_word_chars)", "if (count_characters(word, len) > SIZE_MAX - 1)"),
    half_a_word_is_known=("clv_code clv_wordpiece_encode(", "e->out->n = n_ids_before;", "(void)n_ids_before;"))
@@ -306,13 +306,13 @@ of("master/tokens/chars.c", TOKENS,
    a_normalizer_may_fill_the_memory=("clv_code clv_codepoints_add(", "if (p->max_n && p->n == p->max_n)", "if (p->max_n && p->n == p->max_n && p->n > 5000)"))
 of("master/tokens/file_keys.c", TOKENS,
    any_pattern_is_taken=("static clv_code read_choice(", "if (clv_token_file_text_equals(f, k->names[*ret]))", "if (k->names[*ret])"),
-   keys_of_a_tokenizer_are_skipped=("clv_code clv_token_file_read_keys(", "? refuse_key(f, what, at, err)", "? clv_json_skip(&f->j, err)"),
-   keys_of_a_tokenizer_may_be_missing=("clv_code clv_token_file_read_keys(", "if (!keys[i].is_optional &&", "if (i > MAX_KEYS && !keys[i].is_optional &&"))
+   keys_of_a_tokenizer_are_skipped=("clv_code clv_token_file_read_keys(", "? refuse_unknown_key(f, object_name, at, err)", "? clv_json_skip(&f->j, err)"),
+   keys_of_a_tokenizer_may_be_missing=("clv_code clv_token_file_read_keys(", "if (!keys[i].is_optional &&", "if (i > MAX_OBJECT_KEYS && !keys[i].is_optional &&"))
 of("master/tokens/normalizer.c", TOKENS,
    marks_are_mapped_alone=("static size_t find_cluster_end(", "while (at < p->n &&", "while (at < p->n && at > p->n &&"),
    strip_takes_both_ends=("static clv_code strip_spaces(", "if (s->flags[STRIPS_LEFT])", "if (s)"))
 of("master/tokens/charsmap.c", TOKENS,
-   any_text_of_a_table_is_good=("static const char *check_below(", "if (!is_good_text(", "if (depth > 9 && !is_good_text("))
+   any_text_of_a_table_is_good=("static const char *check_subtree(", "if (!is_valid_replacement(", "if (depth > 9 && !is_valid_replacement("))
 of("master/tokens/pre_tokenizer.c", TOKENS,
    each_piece_has_a_metaspace=("static clv_code put_metaspaces(", "s->choice == PREPEND_FIRST && piece.is_first", "s->choice == PREPEND_FIRST"),
    matches_join_matches=("static bool must_merge(", "return is_match && !p->is_match;", "return is_match;"),
@@ -322,41 +322,41 @@ of("master/tokens/added_tokens.c", TOKENS,
 of("master/tokens/added_tokens.c", TOKENS,
    white_space_is_stripped_again_and_again=("static size_t find_space_end(", "if (end >= m->space_begin && end < m->space_end)", "if (end > len)"))
 of("master/tokens/added_file.c", TOKENS,
-   an_added_token_is_looked_for_as_it_is_written=("static clv_code add_normalised(", "if (clv_tokenizer_normalize(f->t, &p, err) != CLV_OK)", "if (clv_tokenizer_normalize(f->t, &(clv_codepoints){0}, err) != CLV_OK)"),
-   any_id_of_an_added_token_is_taken=("static clv_code finish_added_tokens(", "if (is_wrong)", "if (is_wrong && want < 0)"))
+   an_added_token_is_looked_for_as_it_is_written=("static clv_code add_normalised_token(", "if (clv_tokenizer_normalize(f->t, &p, err) != CLV_OK)", "if (clv_tokenizer_normalize(f->t, &(clv_codepoints){0}, err) != CLV_OK)"),
+   any_id_of_an_added_token_is_taken=("static clv_code finish_added_tokens(", "if (is_wrong)", "if (is_wrong && expected_id < 0)"))
 of("master/data/objective.c", "tests/unit/data/test_objective",
    ends_are_hidden_too=("static int64_t find_label(", "is_text_token(ds, i, length) ? row[i]", "is_text_token(ds, i, length) || i < length ? row[i]"),
    a_label_is_its_own_token=("static int64_t find_label(", "i + 1 < length ? row[i + 1]", "i + 1 < length ? row[i]"),
-   each_epoch_hides_the_same=("void clv_objective_mask(", "draw ? draw->epoch : UINT64_MAX", "draw ? 0 : UINT64_MAX"),
-   a_record_may_hide_nothing=("void clv_objective_mask(", "n_drawn ? n_positions : draw_one_position(ds, &key, labels, n_positions)", "n_drawn ? n_positions : draw_one_position(ds, &key, labels, n_positions) + n_positions"))
+   each_epoch_hides_the_same=("void clv_dataset_mask_tokens(", "draw ? draw->epoch : UINT64_MAX", "draw ? 0 : UINT64_MAX"),
+   a_record_may_hide_nothing=("void clv_dataset_mask_tokens(", "n_masked ? n_positions : draw_one_position(ds, &key, labels, n_positions)", "n_masked ? n_positions : draw_one_position(ds, &key, labels, n_positions) + n_positions"))
 of("master/run/run_classes.c", "tests/unit/run/test_records",
    a_class_may_come_twice=("static clv_code check_names_unique(", "strcmp(sorted[i - 1], sorted[i]) == 0", "strcmp(sorted[i - 1], sorted[i]) > 0"))
 PAGES = "tests/unit/data/test_pages"
 of("master/data/page_lines.c", PAGES,
-   a_box_may_end_before_it_begins=("static clv_code read_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_BOX_MAX"),
+   a_box_may_end_before_it_begins=("static clv_code read_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_MAX_BOX_COORDINATE"),
    words_need_no_box_each=("static clv_code check_line(", "if (l->boxes.n != 4 * n_words)", "if (l->boxes.n > 4 * n_words)"),
-   lines_need_no_labels=("static uint32_t needed_keys(", "if (label_kind == CLV_PAGES_WORD_LABELS)", "if (false && label_kind == CLV_PAGES_WORD_LABELS)"))
+   lines_need_no_labels=("static uint32_t get_required_keys(", "if (label_kind == CLV_PAGES_WORD_LABELS)", "if (false && label_kind == CLV_PAGES_WORD_LABELS)"))
 of("master/data/pages.c", PAGES,
-   windows_without_labels_stay=("static clv_code add_window(", "words && !has_label(w, row)", "words && !has_label(w, row) && !w->n"),
+   windows_without_labels_stay=("static clv_code add_window(", "has_word_labels && !has_label(w, row)", "has_word_labels && !has_label(w, row) && !w->n"),
    an_order_of_classes_takes_others=("static clv_code add_listed_names(", "r->names.is_closed = o->n_labels > 0;", ";"))
 of("master/data/class_names.c", PAGES,
-   classes_stand_as_they_came=("clv_code clv_name_table_order(", "s->is_closed ? number : (int32_t)i", "number"))
+   classes_stand_as_they_came=("clv_code clv_name_table_list(", "s->is_closed ? number : (int32_t)i", "number"))
 of("master/plan/data_check.c", "tests/net/training/test_text.py",
-   any_tokenizer_fits=("static clv_code check_tokenizer(", "tokens <= node->attrs.rows", "tokens"))
+   any_tokenizer_fits=("static clv_code check_tokenizer(", "vocab_size <= node->attrs.rows", "vocab_size"))
 DOCUMENTS = "tests/unit/documents/test_documents"
 of("master/documents/child_process.c", DOCUMENTS,
    a_child_prints_without_end=("static clv_code read_pipes(", "out->failed || out->len > l->max_output_bytes", "out->failed"),
    a_child_has_all_memory=("static void set_limits(", "set_limit(RLIMIT_AS, l->max_memory_bytes, l->max_memory_bytes);", ";"),
    a_child_writes_files=("static void set_limits(", "set_limit(RLIMIT_FSIZE, 0, 0);", ";"),
    a_childs_children_stay=("static void end_child(", "kill(-r->pid, SIGKILL);", ";"),
-   a_silent_child_has_all_the_time=("static clv_code wait_for_end(", "if (clv_now_ns() > deadline_ns)", "if (clv_now_ns() > deadline_ns + 120000000000ull)"))
+   a_silent_child_has_all_the_time=("static clv_code wait_for_exit(", "if (clv_now_ns() > deadline_ns)", "if (clv_now_ns() > deadline_ns + 120000000000ull)"))
 of("master/documents/read.c", DOCUMENTS,
-   a_list_of_files_is_taken_for_an_image=("static clv_code find_kind(", 'return clv_fail(err, CLV_INVALID, "%s: not a PDF', 'return CLV_OK; return clv_fail(err, CLV_INVALID, "%s: not a PDF'))
+   a_list_of_files_is_taken_for_an_image=("static clv_code find_file_kind(", 'return clv_fail(err, CLV_INVALID, "%s: not a PDF', 'return CLV_OK; return clv_fail(err, CLV_INVALID, "%s: not a PDF'))
 of("master/documents/bbox.c", DOCUMENTS,
    pages_keep_their_size=("static clv_code read_page(", "if (is_rotated(r, g->n_pages))", "if (false && is_rotated(r, g->n_pages))"),
-   skew_pages_are_turned=("static clv_code check_rotations(", "rotations->data[i] == ASKEW", "false"))
+   skew_pages_are_turned=("static clv_code check_rotations(", "rotations->data[i] == PAGE_ASKEW", "false"))
 of("master/documents/windows.c", DOCUMENTS,
-   shared_words_are_labelled_twice=("static void fill_row(", "i >= labelled.from && i < labelled.to ? labels : NULL", "labelled.to ? labels : NULL"),
+   shared_words_are_labelled_twice=("static void fill_row(", "i >= labelled_range.from && i < labelled_range.to ? labels : NULL", "labelled_range.to ? labels : NULL"),
    every_piece_has_the_label=("static void put_page_token(", "labels && is_first ?", "labels && (is_first || labels) ?"))
 of("common/base/json/json.c", "tests/unit/json/test_json",
    lists_go_as_deep_as_they_like=("clv_code clv_json_open(", "j->depth == CLV_JSON_DEPTH", "false"),
@@ -541,7 +541,7 @@ of("master/api/core/runtime.c", "tests/net/operations/test_outages.py silence_en
 of("worker/service/session_links.c", "tests/net/operations/test_outages.py silence_ends_nothing",
    links_between_workers_are_not_reported=("static uint32_t count_peers_waiting_for_connections", "return n;", "return 0;"))
 of("master/api/core/runtime.c", "tests/net/hostile/test_hostile_worker.py reported_outage_stops_the_clock_for_the_lease",
-   a_reported_outage_has_no_end=("static bool reports_outage", "now - p->mending_since_ns < rt->config->limits.lease_ms", "0 < rt->config->limits.lease_ms"))
+   a_reported_outage_has_no_end=("static bool reports_outage", "now_ns - p->mending_since_ns < rt->config->limits.lease_ms", "0 < rt->config->limits.lease_ms"))
 of("common/net/rpc/stream.c", "tests/unit/rpc/test_stream",
    a_reason_to_end_an_idle_stream_looks_like_a_loss=("void clv_rpc_stream_cancel", "!stream->is_server && stream->send_state == SEND_IDLE && code != CLV_CANCELLED;", "false;"))
 of("worker/service/service.c", "tests/net/operations/test_daemon.py sigterm_lets_running_sessions_finish",
@@ -579,7 +579,7 @@ of("worker/service/session_links.c", "tests/net/contexts/test_context_life.py li
 of("worker/service/methods.c", OLD_CLIENT + "status_reply_has_the_protocol_that_the_caller_reads",
    an_old_status_cannot_read_a_new_worker=("static clv_code on_status", "r.newest_protocol < CLV_WIRE_PROTOCOL ?", "r.newest_protocol > CLV_WIRE_PROTOCOL ?"))
 of("master/api/core/links.c", OLD_WORKER + "worker_of_protocol_8_trains_without_acks",
-   a_master_mends_links_of_an_old_worker=("cleave_status api_open_link", "clv_wire_protocol_has_acks(p->protocol) ?", "p->protocol ?"))
+   a_master_mends_links_of_an_old_worker=("cleave_status api_open_link", "clv_wire_protocol_has_acks(p->protocol_version) ?", "p->protocol_version ?"))
 
 # ---- messages of several frames ------------------------------------------------------------------
 of("common/net/link/frame_writer.c", CONNECTIONS,
@@ -635,7 +635,7 @@ of("common/model/graph/tensor_parallel.c", "tests/unit/graph/test_divide",
    each_part_adds_the_bias=("static clv_code add_layer_by_rows", "attrs.bias = false;", ""))
 of("master/api/extra/parallel_state.c", "tests/unit/api/test_parallel",
    a_parts_shape_is_taken_for_the_whole=("static cleave_status check_item", "is_counter || clv_shape_equal(&shape, &of->shape)", "true"),
-   only_the_first_part_is_read=("static cleave_status join_module", "part_index_of(p, i)", "0"))
+   only_the_first_part_is_read=("static cleave_status join_module", "find_part_index(p, i)", "0"))
 of("master/api/extra/parallel.c", "tests/unit/api/test_parallel",
    a_part_gets_its_layers_key=[("static cleave_status load_module(", ".seed = s->is_sharded ? 0 : o->seed,", ".seed = o->seed,"), ("static cleave_status load_module(", "s->is_sharded ? NULL : p->name", "p->name")],
    parts_draw_their_own_numbers=("static cleave_status load_module(", ".n_weights = (size_t)w.params->n,", ".n_weights = 0,"),
@@ -648,18 +648,18 @@ of("common/net/link/send_queue.c", SIMULATED,
    what_has_waited_waits_for_the_next=("static void append_packet(", "p->coalesces_with_next = false;", ""),
    credit_is_not_given_back=("void clv_send_queue_add_credit", "CLV_MIN(d->granted_credit, d->available_credit + CLV_MIN(bytes, d->granted_credit));", "d->available_credit;"))
 of("master/api/core/send.c", SIMULATED,
-   a_failure_of_a_context_is_told_to_nobody=("void api_context_send_aborts", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))
+   a_failure_of_a_context_is_told_to_nobody=("void api_context_send_aborts", "if (!(c->nodes_used & ~notified_nodes & NODE_BIT(i))) continue;", "continue;"))
 of("master/api/core/links.c", SIMULATED,
    who_is_lost_fails_nothing=("", "api_node_fail(rt, p->index, &p->loss_error);", ""))
 of("master/api/extra/kept_refs.c", SIMULATED,
-   nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->needed_by_peer |= a->module && a->module->node != v->module->node;", ""),
+   nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->is_needed_by_peer |= a->module && a->module->node != v->module->node;", ""),
    a_released_kept_value_is_waited_for=("", "end_owner_wait(rt, k); api_id_table_remove", "api_id_table_remove"))
 
 of("master/api/core/await.c", SIMULATED,
    no_cancel_settles_anything=("void api_future_abandon(", "if (f->cannot_cancel || f->is_finished) api_future_settle(rt, f, &why); else api_future_end_early(rt, f, &why);", ""),
    what_is_cancelled_reaches_workers=("void api_future_abandon(", "if (f->cannot_cancel || f->is_finished)", "if (true)"))
 of("master/api/core/module_load.c", SIMULATED,
-   a_module_has_its_predecessors_generation=("static cleave_status try_load(", "m->generation = rt->generations[m->index]++;", "m->generation = rt->generations[m->index];"))
+   a_module_has_its_predecessors_generation=("static cleave_status try_load_module(", "m->generation = rt->next_generations[m->index]++;", "m->generation = rt->next_generations[m->index];"))
 
 # ---- memory that the host cannot touch -----------------------------------------------------------
 of("common/model/graph/plan_run.c", "tests/unit/graph/test_far",
@@ -719,7 +719,7 @@ of("master/train/resplit.c", EMA_NET,
 of("master/train/ledger_notes.c", "tests/net/hostile/test_known.py averages_of_weights_a_worker_had_are_not_secret",
    the_ledger_lacks_averages=("clv_code clv_trainer_new_samples(", "kind == CLEAVE_STATE_WEIGHTS || clv_optim_is_ema(items[i].name)", "kind == CLEAVE_STATE_WEIGHTS"))
 of("master/api/core/workers.c", "tests/net/hostile/test_hostile_worker.py worker_that_knows_no_averages_is_refused",
-   workers_may_know_no_averages=("static clv_code check_ema(", "if (p->has_ema || ", "if (true || "))
+   workers_may_know_no_averages=("static clv_code check_ema(", "if (p->supports_ema || ", "if (true || "))
 of("master/plan/checkpoint_cut.c", EMA_NET,
    a_run_without_averages_has_some=("clv_code clv_checkpoint_choose_weights(", "if (!(config->train.ema > 0))", "if (false)"))
 of("master/train/modules.c", EMA_NET,
@@ -727,12 +727,12 @@ of("master/train/modules.c", EMA_NET,
 of("worker/service/devices.c", "tests/unit/service/test_devices",
    every_device_is_the_processor=("static clv_code add_device(", "d->backend = backend;", "d->backend = clv_backend_cpu();"))
 of("master/api/core/module.c", "tests/unit/api/test_far",
-   a_module_at_the_master_is_on_the_processor=("static const clv_backend *find_own_backend(", "return others->list[i];", "return clv_backend_cpu();"))
+   a_module_at_the_master_is_on_the_processor=("static const clv_backend *find_own_backend(", "return other_backends->list[i];", "return clv_backend_cpu();"))
 
 # ---- futures -------------------------------------------------------------------------------------
 FUTURES = "tests/net/api/test_api_futures.py"
 of("master/api/core/future.c", FUTURES,
-   a_step_does_not_wait_for_the_backward_before_it=("bool api_future_has_earlier", "o->op->runs_in_order && o->context == f->context", "false"))
+   a_step_does_not_wait_for_the_backward_before_it=("bool api_future_has_earlier_operation", "o->op->runs_in_order && o->context == f->context", "false"))
 of("master/api/extra/futures.c", FUTURES,
    who_asks_late_is_never_called=("static cleave_status add_callback(", "if (!f->is_done || !is_first) return CLEAVE_OK;", "return CLEAVE_OK;"))
 of("master/api/core/await.c", FUTURES,
@@ -749,10 +749,10 @@ of("master/api/core/await.c", FUTURES,
 # ---- the same programs over real daemons ---------------------------------------------------------
 DAEMONS = "tests/simulate/daemons/test_daemons.py"
 of("master/api/core/incarnations.c", DAEMONS + " programs_recover_from_a_lost_worker",
-   who_was_lost_need_not_be_loaded_again=("cleave_status api_check_module_present(", "m->n_rejoins == p->n_rejoins", "true"))
+   who_was_lost_need_not_be_loaded_again=("cleave_status api_check_module_present(", "m->n_rejoins_at_load == p->n_rejoins", "true"))
 of("master/api/core/module_load.c", SIMULATED,
    what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_load_at_node(", "if (!m->may_be_at_node) return", "if (m->state != MODULE_GONE) return"),
-   a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status try_load(", "m->generation =", "if (!m->may_be_at_node) m->generation ="))
+   a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status try_load_module(", "m->generation =", "if (!m->may_be_at_node) m->generation ="))
 of("master/api/core/await.c", DAEMONS + " programs_give_the_bits_of_a_local_run",
    a_cancel_does_nothing=(
        "void api_future_abandon(",
@@ -764,11 +764,11 @@ of("common/net/rpc/channel.c", "tests/net/operations/test_tls.py dying_server_is
 # ---- workers that come back ----------------------------------------------------------------------
 REJOIN = "tests/net/api/test_api_rejoin.py killed_direct"
 of("master/api/extra/rejoin.c", REJOIN,
-   what_was_saved_of_an_optimiser_is_not_put_back=("static cleave_status send_module_state(", "k < 2", "k < 1"),
+   what_was_saved_of_an_optimiser_is_not_put_back=("static cleave_status send_reload_state(", "k < 2", "k < 1"),
    a_context_of_an_earlier_life_is_not_marked=("static void end_contexts_at_node(", "c->nodes_since_restarted |= NODE_BIT(node);", ""),
-   weights_that_are_not_kept_are_not_asked_for=("static cleave_status copy_module_state(", "|| !m->has_given_weights", "|| true"))
+   weights_that_are_not_kept_are_not_asked_for=("static cleave_status copy_reload_state(", "|| !m->has_given_weights", "|| true"))
 of("master/api/core/incarnations.c", REJOIN,
-   a_module_that_was_lost_is_taken_for_there=("cleave_status api_check_module_present(", "m->n_rejoins == p->n_rejoins", "true"))
+   a_module_that_was_lost_is_taken_for_there=("cleave_status api_check_module_present(", "m->n_rejoins_at_load == p->n_rejoins", "true"))
 of("master/api/core/incarnations_int.h", REJOIN,
    an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->n_rejoins ? p->wire_name : p->name", "p->name"))
 of("master/api/core/state_tables.c", "tests/unit/api/test_api_states",
@@ -781,13 +781,13 @@ of("master/api/core/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
    the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->state != PEER_PRESENT) api_end_session(p);", ""))
 
 of("master/api/core/optimizer.c", "tests/net/api/test_recovery_example.py",
-   a_restored_schedule_begins_at_0=("cleave_status cleave_optimizer_set_steps(", "optimizer->steps = steps;", "optimizer->steps = 0 * steps;"))
+   a_restored_schedule_begins_at_0=("cleave_status cleave_optimizer_set_steps(", "optimizer->n_steps_decided = steps;", "optimizer->n_steps_decided = 0 * steps;"))
 
 # ---- parameters that are frozen, optimisers that are replaced ------------------------------------
 of("master/api/core/module_load.c", "tests/net/api/test_api_optimizers.py",
    a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_restore_state(", "for (int k = 0; k < 2; k++)\n    if (m->n_saved_state_items[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_saved_state_items[k])"))
 of("master/api/core/module_unload.c", "tests/net/api/test_api_optimizers.py",
-   moments_outlive_their_optimiser=("void api_module_mark_outdated(", "m->resets_moments |= resets_moments;", ""))
+   moments_outlive_their_optimiser=("void api_module_mark_for_reload(", "m->resets_moments |= resets_moments;", ""))
 
 # ---- modules that end ----------------------------------------------------------------------------
 of("common/engine/context_free.c", "tests/unit/engine/test_master",
@@ -822,7 +822,7 @@ of("worker/service/state_writer.c", "tests/unit/service/test_state_writer",
 of("worker/store/digests.c", "tests/net/hostile/test_rules.py r3_20_a_kept_file_that_changed",
    a_changed_file_has_its_old_digest=("static bool is_same_version(", "a->bytes == b->bytes && is_same_time(&a->mtime, &b->mtime) && is_same_time(&a->ctime, &b->ctime)", "a->bytes == b->bytes"))
 of("master/api/core/kept.c", "tests/unit/api/test_kept",
-   a_mix_of_two_files_is_read=("static clv_code read_part(", "if (q->file_version && q->file_version != r.files[0].file_version)", "if (false)"),
+   a_mix_of_two_files_is_read=("static clv_code read_file_part(", "if (q->file_version && q->file_version != r.files[0].file_version)", "if (false)"),
    a_list_needs_no_end=("static clv_code append_files(", "if (l->n && strcmp(l->files[l->n - 1].name, r->files[i].file_name) >= 0)", "if (l->n > 100)"))
 of("common/engine/node_saves.c", "tests/unit/engine/test_saves",
    a_file_has_later_weights=("static clv_code copy_data(", "if (bytes) memcpy((void *)(uintptr_t)s->list[i].data, list[i].data, bytes);", "s->list[i].data = list[i].data;"),
@@ -846,19 +846,19 @@ GIVEN_GRADIENTS = "tests/net/api/test_api_gradients.py"
 of("master/api/extra/gradients.c", GIVEN_GRADIENTS,
    a_gradient_that_is_taken_stays=("cleave_status cleave_leaf_gradient_take(", "clv_steal(&v->gradient)", "clv_tensor_ref(v->gradient)"))
 of("master/api/core/optimizer.c", GIVEN_GRADIENTS,
-   the_programs_share_is_not_in_the_norm=("cleave_status api_decide_step(", "norm_sq += f->other_square;", ""))
+   the_programs_share_is_not_in_the_norm=("cleave_status api_decide_step(", "squared_norm += f->own_gradients_squared_sum;", ""))
 of("master/api/core/forget.c", "tests/net/api/test_api_kept.py direct",
-   nodes_keep_forgotten_calls=("cleave_status api_forget_unneeded(", "api_drop_at_nodes(rt, unneeded, error)", "((void)error, CLEAVE_OK)"),
-   kept_calls_are_forgotten=("static bool is_needed(", "v->is_kept ||", ""),
-   needed_calls_are_forgotten=("static bool is_needed(", "v->needed_in_sweep == rt->n_sweeps", "false"))
+   nodes_keep_forgotten_calls=("cleave_status api_forget_unneeded_values(", "api_drop_values_at_nodes(rt, first_unneeded_value, error)", "((void)error, CLEAVE_OK)"),
+   kept_calls_are_forgotten=("static bool is_value_needed(", "v->is_kept ||", ""),
+   needed_calls_are_forgotten=("static bool is_value_needed(", "v->last_needed_sweep == rt->n_value_sweeps", "false"))
 GRADIENTS = "tests/unit/api/test_gradients"
 of("master/api/core/backward.c", GRADIENTS,
    a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->n_contributions = v->n_contributions_received = given_gradient != NULL;", "v->n_contributions = v->n_contributions_received = 0;"),
-   a_backward_over_changed_parameters_is_sent=("static bool is_outdated", "if (v->weights_version == m->weights_version || c->has_step_at[m->index]) return false;", "return false;"))
+   a_backward_over_changed_parameters_is_sent=("static bool is_call_outdated", "if (v->weights_version == m->weights_version || c->has_stepped_at_position[m->index]) return false;", "return false;"))
 of("master/api/extra/gradients.c", GRADIENTS,
-   nobody_votes_on_what_was_written=("static cleave_status send_write(", "c->nodes_with_written_gradients |= NODE_BIT(f->module->node);", ";"))
+   nobody_votes_on_what_was_written=("static cleave_status send_gradient_write(", "c->nodes_with_written_gradients |= NODE_BIT(f->module->node);", ";"))
 of("master/api/core/events.c", GRADIENTS,
-   what_was_not_finite_stays_so=("static bool on_finished", "c->nodes_not_finite &= ~NODE_BIT(from->index);", ";"))
+   what_was_not_finite_stays_so=("static bool on_finished", "c->nodes_with_nonfinite_gradients &= ~NODE_BIT(from->index);", ";"))
 
 # ---- devices -------------------------------------------------------------------------------------
 CUDA = "tests/net/training/test_cuda.py"
@@ -932,14 +932,14 @@ TWO = "tests/net/training/test_two_devices.py"
 of("worker/service/methods.c", TWO,
    every_device_computes_as_the_first=("static clv_code on_hello(", "{b->name, clv_backend_isa(b), clv_backend_libraries(b)}", "{b->name, clv_backend_isa(clv_service_backend(v)), clv_backend_libraries(b)}"))
 of("master/watch/hello.c", TWO,
-   every_stage_computes_on_the_first_device=("static clv_code add_stage(", "h->device_names[device], h->device_kinds[device]", "h->device_names[device], h->device_kinds[0]"))
+   every_stage_computes_on_the_first_device=("static clv_code append_stage(", "h->device_names[device], h->device_kinds[device]", "h->device_names[device], h->device_kinds[0]"))
 of("master/watch/doctor.c", TWO,
    only_the_first_device_counts=("static bool is_device_used(", "clv_wire_find_device(h, s->device) == device", "device == 0"))
 of("common/net/wire/hello.c", "tests/unit/wire/test_session",
    an_older_worker_says_nothing_of_its_first_device=("static clv_wire_device_kind derive_device_kind(", "strcmp(m->device_names[0], name) == 0 ||", ""))
 of("master/api/core/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void resolve_device(", 'strcmp(m->device, "cuda") == 0 && cuda_device_name', "false"),
-   tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
+   tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->allows_tf32 ||", "!m->allows_tf32 || m ||"))
 of("master/ops.c", "tests/net/operations/test_cli.py",
    ops_forget_what_cuda_has=("static bool has_cuda_op(", "return has_op[op];", "return has_op[op] && op < 3;"))
 TYPES = "tests/gpu/test_cuda_types"
@@ -990,17 +990,17 @@ of("master/plan/picture_values.c", "tests/net/training/test_hf.py pictures_that_
 of("common/model/hf/config_values.c", HF_CONFIG,
    refused_families_have_no_reason=("clv_code clv_hf_fail_unknown(", "strcmp(text, refusals[i].value) == 0", "!text"))
 of("master/tokens/tokenizer.c", "tests/unit/tokens/test_tokens",
-   white_space_that_was_taken_is_a_token=("static clv_code encode_between_added(", "if (match.end > match.start)", "if (match.end >= match.start)"))
+   white_space_that_was_taken_is_a_token=("static clv_code encode_between_added(", "if (token_match.end > token_match.start)", "if (token_match.end >= token_match.start)"))
 of("master/tokens/settings_file.c", "tests/unit/tokens/test_tokens",
-   unknown_settings_are_skipped=("static clv_code read_setting(", "if (clv_json_keys_have(&ignored, s->key, key.len))", "if (key.len)"),
-   listed_settings_are_refused=("static clv_code read_setting(", "if (clv_json_keys_have(&ignored, s->key, key.len))", "if (!key.len)"),
-   special_tokens_that_nobody_has_are_taken=("static clv_code check_is_added(", "if (token->len && clv_vocab_find(&s->t->added, token->data, token->len))", "if (s)"),
-   flags_of_added_tokens_are_not_compared=("static clv_code compare_decoder(", "|| (e->flags & t.given) != t.flags", ""),
-   added_tokens_may_be_left_out=("static clv_code check_is_complete(", "if (n == s->t->added.n)", "if (n <= s->t->added.n)"),
+   unknown_settings_are_skipped=("static clv_code read_setting(", "if (clv_json_keys_have(&ignored_keys, s->key, key.len))", "if (key.len)"),
+   listed_settings_are_refused=("static clv_code read_setting(", "if (clv_json_keys_have(&ignored_keys, s->key, key.len))", "if (!key.len)"),
+   special_tokens_that_nobody_has_are_taken=("static clv_code check_is_added(", "if (token->len && clv_vocab_find(&s->t->added_tokens, token->data, token->len))", "if (s)"),
+   flags_of_added_tokens_are_not_compared=("static clv_code compare_decoder(", "|| (e->flags & t.given_flags) != t.flags", ""),
+   added_tokens_may_be_left_out=("static clv_code check_all_tokens_listed(", "if (n == s->t->added_tokens.n)", "if (n <= s->t->added_tokens.n)"),
    numbers_of_added_tokens_are_not_compared=("static clv_code compare_decoder(", "!is_same_id ||", "(!is_same_id && !e) ||"),
-   the_case_is_not_compared=("static clv_code compare_flag(", "has_step ? found == want : !found", "has_step ? (found | want) < 2 : !found"),
-   files_beside_a_tokenizer_are_not_read=("clv_code clv_tokenizer_check_folder(", "own_name) != 0", "own_name) != 1 << 20"),
-   any_name_has_files_beside_it=("clv_code clv_tokenizer_check_folder(", "own_name) != 0", "own_name) == 1 << 20"))
+   the_case_is_not_compared=("static clv_code compare_flag(", "has_step ? found == expected : !found", "has_step ? (found | expected) < 2 : !found"),
+   files_beside_a_tokenizer_are_not_read=("clv_code clv_tokenizer_check_folder(", "tokenizer_file_name) != 0", "tokenizer_file_name) != 1 << 20"),
+   any_name_has_files_beside_it=("clv_code clv_tokenizer_check_folder(", "tokenizer_file_name) != 0", "tokenizer_file_name) == 1 << 20"))
 of("master/api/core/graph.c", "tests/net/api/test_api_shapes.py",
    a_programs_list_of_ignored_keys_is_lost=("cleave_status api_graph_from_hf(", "TRY_API(add_ignore_keys(&model, o, error));", "(void)add_ignore_keys;"))
 of("common/model/hf/config_rope.c", HF_CONFIG,
@@ -1032,7 +1032,7 @@ of("common/model/hf/gpt2.c", HF_GRAPH,
 of("common/model/hf/encoder.c", HF_GRAPH,
    blocks_drop_nothing=("static clv_code add_residual_norm(", 'CLV_TRY(clv_hf_add_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
 of("master/run/run_export.c", HF_SPLIT,
-   a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf(", "CLV_TRY(add_bias_of_head(&x, err));", "(void)add_bias_of_head;"))
+   a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf_folder(", "CLV_TRY(add_bias_of_head(&x, err));", "(void)add_bias_of_head;"))
 of("common/model/models/hf.c", HF_SPLIT,
    lengths_are_not_read=("clv_code clv_hf_model_add_layers(", 'find_input(g, "lengths", -1)', "-1"))
 

@@ -93,7 +93,7 @@ of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py",
    a_device_is_planned_as_a_processor=("clv_code clv_stage_usage_compute(", 'if (strncmp(clv_stage_device(b, stage), "cuda", 4) != 0)', "if (stage + 1)"),
    what_a_worker_says_of_auto_is_not_heard=("const char *clv_stage_device(", "reported_device[0] ? reported_device", "!reported_device ? reported_device"))
 of("master/watch/hello.c", "tests/net/training/test_device_memory.py plan_ask_resolves_device_auto_per_worker",
-   devices_are_shown_and_not_noted=("static clv_code add_stage(", "clv_blueprint_set_device(b, i, h->device_names[device]);", ";"))
+   devices_are_shown_and_not_noted=("static clv_code append_stage(", "clv_blueprint_set_device(b, i, h->device_names[device]);", ";"))
 of("common/net/fair/account.c", "tests/unit/fair/test_account",
    a_peak_falls_with_what_is_used=("static void raise_peak(", "used > peak", "used != peak"))
 

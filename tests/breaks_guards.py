@@ -102,17 +102,17 @@ of("common/engine/context_wake.c", "tests/unit/engine/test_inbox",
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
    nothing_is_refused=first("", "clv_findings uncertain_findings = b->look.uncertain_findings; for", RET_OK))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
-   the_first_addend_is_enough=first("", "s.from = &w->values[p][n->in[i]];", "if (ret->element) break;"))
+   the_first_addend_is_enough=first("", "s.from = &w->values[p][n->in[i]];", "if (ret->elements) break;"))
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
-   all_weights_are_secret=("", "return clv_privacy_why_hides_nothing(v, k, is_for_labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;", "return CLV_REACH_SECRET;"))
-of("master/reach/propagate.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->has_one_output) return s->has_several_inputs;", "return set != REACH_EMPTY;"))
+   all_weights_are_secret=("", "return clv_privacy_why_hides_nothing(v, k, is_for_labels) ? CLV_WEIGHTS_KNOWN : CLV_WEIGHTS_SECRET;", "return CLV_WEIGHTS_SECRET;"))
+of("master/reach/propagate.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->has_one_output) return s->has_several_inputs;", "return set_number != REACH_EMPTY_SET;"))
 of("master/plan/look.c", "tests/unit/plan/test_look",
    what_the_look_found_is_not_refused=("", "clv_privacy_forbidden_findings(b->config, certain_findings)", "clv_privacy_forbidden_findings(b->config, certain_findings & 0)"))
 of("master/egress/gate.c", "tests/unit/egress/test_gate",
-   the_gate_asks_no_privacy=("cleave_status clv_gate_may_send(", "if ((status = check_privacy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
-   the_gate_asks_no_policy=("cleave_status clv_gate_may_send(", "if ((status = check_policy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
+   the_gate_asks_no_privacy=("cleave_status clv_gate_check_sending(", "if ((status = check_privacy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
+   the_gate_asks_no_policy=("cleave_status clv_gate_check_sending(", "if ((status = check_policy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
    a_tensor_of_any_form_leaves=("static const clv_egress_row *find_row(", "&& has_same_type_and_shape(g, &g->rows[k], s)", ""),
-   a_refusal_hides_the_type=("static cleave_status deny_unplanned(", "clv_dtype_name((clv_dtype)s->dtype)", '""'),
+   a_refusal_hides_the_type=("static cleave_status deny_unplanned_tensor(", "clv_dtype_name((clv_dtype)s->dtype)", '""'),
    state_that_nobody_expects_leaves=("static clv_egress_flow *find_state_flow(", "|| strcmp(f->name, s->name) != 0", ""))
 of("worker/service/takeover.c", "tests/python/test_runtime.py",
    sessions_of_killed_programs_stay=("bool clv_session_close_abandoned(", "if (!old_session) return false;", "return false;"),
@@ -135,24 +135,24 @@ of("master/api/extra/open.c", "tests/net/api/test_api_shapes.py",
 of("master/api/extra/open.c", HELD,
    programs_need_no_record=("static cleave_status begin_program(", "if (p->policy && !o->run)", "if (p->policy && !o)"))
 of("master/api/core/may_send.c", HELD,
-   outputs_of_a_module_are_one_row=("static clv_code describe_value(", "api_program_name(v->module, &ret->input)", "api_program_name(v->module, &(uint32_t){0})"),
-   the_program_is_asked_before_the_gate=("static clv_code ask_gate(", "if (rt->gate.check(", "if (rt->may_send && rt->may_send(rt->user, what, &why) == CLEAVE_OK && rt->gate.check("))
+   outputs_of_a_module_are_one_row=("static clv_code describe_value(", "api_program_module_name(v->module, &ret->input)", "api_program_module_name(v->module, &(uint32_t){0})"),
+   the_program_is_asked_before_the_gate=("static clv_code ask_gate(", "if (rt->gate.check_tensor(", "if (rt->may_send && rt->may_send(rt->user, what, &why) == CLEAVE_OK && rt->gate.check("))
 of("master/egress/table_row.c", "tests/unit/egress/test_gate",
    tokens_are_recorded_as_activations=("clv_egress_kind clv_egress_record_kind(", "findings & CLV_FINDING_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION", "CLV_EGRESS_ACTIVATION"))
 of("master/api/core/secrets.c", "tests/unit/api/test_secrets",
    secret_weights_may_be_there=first("clv_code cleave_secrets_check(", "for (size_t i = 0; h->n_artifacts", RET_OK))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
-   pictures_are_permitted=first("static clv_code check_findings(", "for (size_t i = 0; i < CLV_COUNT(permit_keys); i++) {", "found &= ~(clv_findings)CLV_FINDING_PICTURE;"),
+   pictures_are_permitted=first("static clv_code check_findings(", "for (size_t i = 0; i < CLV_COUNT(permit_keys); i++) {", "findings &= ~(clv_findings)CLV_FINDING_PICTURE;"),
    bytes_have_no_limit=("", "if (bytes > limit || sent_bytes > limit - bytes) return false;", ""),
    any_figure_is_permitted=first("", "if (limit >= 1 || (r->share", RET_OK))
 of("master/egress/policy_file.c", "tests/unit/egress/test_egress_policy",
    anybody_may_own_a_policy=first("static bool is_writable_by_root_only(", "return st->st_uid == 0", "return true;"),
    root_needs_no_signature=("", "if (!needs_signature) return CLV_OK;", RET_OK))
-of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger", nothing_is_written_down=first("static clv_code add_items(", "CLV_TRY(open_for_adding(&f, err));", RET_OK))
+of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger", nothing_is_written_down=first("static clv_code add_items(", "CLV_TRY(open_locked_for_append(&f, err));", RET_OK))
 of("master/egress/page_formats.c", "tests/unit/egress/test_egress_page",
    names_are_marks=first("", "for (const char *p = clean.data; p && *p; p++) {", 'clv_bytes_puts(out, clean.data ? clean.data : ""); return;'))
 of("master/egress/record.c", "tests/unit/egress/test_egress_record",
-   allowances_come_before_their_line=first("", "CLV_TRY(flush_lines(r, has_new, err)); for", "for (clv_egress_flow *f = r->flows; f; f = f->next) add_to_balance(f);"),
+   allowances_come_before_their_line=first("", "CLV_TRY(flush_lines(r, has_new_allowances, err)); for", "for (clv_egress_flow *f = r->flows; f; f = f->next) add_unwritten_to_balance(f);"),
    half_a_line_stays=("", "if (text.len > complete_bytes && ftruncate(r->fd, (off_t)complete_bytes) != 0)", "if (r->fd < 0)"),
    a_record_may_be_removed=("", "if (!st.st_nlink)", "if (r->fd < 0)"),
    attempts_are_numbered_without_a_lock=("static clv_code write_attempt(", "CLV_TRY(lock_file(r, err)); fd = r->fd;", ""))
@@ -162,10 +162,10 @@ of("master/egress/record_line.c", "tests/unit/egress/test_egress_read",
 # ---- runs ----------------------------------------------------------------------------------------
 of("master/plan/data_check.c", "tests/unit/plan/test_data_fits",
    any_data_fit=first("", "if (d->train && d->test) CLV_TRY(check_same_shapes(", "if (b) return CLV_OK;"))
-of("master/history/run_folder.c", "tests/unit/history/test_folder", a_move_leaves_no_note=("", "CLV_TRY(make_folder_beside(run_dir, &m.number, &aside, err)); CLV_TRY(write_note(run_dir, &m, err));", "CLV_TRY(make_folder_beside(run_dir, &m.number, &aside, err));"))
+of("master/history/run_folder.c", "tests/unit/history/test_folder", a_move_leaves_no_note=("", "CLV_TRY(make_numbered_folder(run_dir, &m.number, &aside, err)); CLV_TRY(write_note(run_dir, &m, err));", "CLV_TRY(make_numbered_folder(run_dir, &m.number, &aside, err));"))
 of("master/history/run_lock.c", "tests/unit/history/test_folder",
    fresh_deletes_a_finished_run=first("", "c->keeps_earlier_run = is_worth_keeping(c);", "return clv_run_folder_clear(c->dir, err);"),
-   a_refused_run_takes_the_place=first("", "if (c->has_made_room) CLV_TRY(clv_run_folder_undo_move(c->dir, err));", RET_OK))
+   a_refused_run_takes_the_place=first("", "if (c->has_moved_earlier_run) CLV_TRY(clv_run_folder_undo_move(c->dir, err));", RET_OK))
 of("master/history/folder_lock.c", "tests/unit/history/test_folder", a_lock_that_is_gone_holds=first("", "return fstat(fd, &st) != 0 || st.st_nlink == 0;", "return false;"))
 of("master/run/run_begin.c", "tests/unit/run/test_begin",
    a_finished_run_begins_again=first("", "bool is_finished = clv_run_lock_is_finished(r->lock);", RET_OK),
@@ -177,7 +177,7 @@ of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint
 of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "if (!isfinite(candidate->value)) return false;", ""))
 of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_are_none=first("static clv_code fail_damaged_line(", "return clv_fail", RET_OK))
 of("master/plan/policy_check.c", "tests/unit/plan/test_hops",
-   hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop_row(", "from->gradient_findings : from->hop_findings", "from->gradient_findings : from->output_findings"),
+   hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop_row(", "sender->gradient_findings : sender->hop_findings", "sender->gradient_findings : sender->output_findings"),
    hops_need_no_policy=("static clv_code check_hop(", "t.findings = r.findings; return clv_policy_check_tensor(b->policy, &t, err);", "return CLV_OK;"))
 of("master/train/modules.c", "tests/net/hostile/test_hostile_answers.py bulk_lanes_are_opened_only_where_packets_may_need_chunks",
    small_sessions_open_bulk_lanes=("static uint32_t choose_bulk_lanes(", "return 0;", "return CLEAVE_BULK_LANES;"),

@@ -23,8 +23,8 @@ of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("IN
 FALLBACK = "tests/unit/cpu/test_fallback"
 of("kernels/cpu/backend.c", FALLBACK, amx_that_is_refused_has_its_name=("const char *clv_cpu_isa_name(", "is_amx_ready ||", "true ||"))
 BF16 = "tests/net/training/test_bf16.py"
-of("master/api/core/workers.c", BF16, libraries_of_another_kind_are_not_told=("static void compare_processors(", "strcmp(libraries, own_libraries) != 0", "false"))
-of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=("static void note_different_machine(", "i < CLV_COUNT(compared)", "i < 1"))
+of("master/api/core/workers.c", BF16, libraries_of_another_kind_are_not_told=("static void compare_processors(", "strcmp(worker_libraries, own_libraries) != 0", "false"))
+of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=("static void note_different_machine(", "i < CLV_COUNT(compared_facts)", "i < 1"))
 
 # ---- blocks that backward computes again ---------------------------------------------------------
 RECOMPUTE, READS, BLOCKS = "tests/unit/graph/test_recompute", "tests/unit/graph/test_reads", "tests/net/training/test_recompute_blocks.py"
@@ -42,8 +42,8 @@ of("common/model/graph/blocks.c", BLOCKS,
    numbered_blocks_are_one=("static bool has_numbers_after_name(", "return true;", "return last > first + 1000;"),
    blocks_may_overlap=("clv_code clv_graph_mark_recompute(", "if (g->nodes[i].recompute_block)", "if (false)"))
 API_MODULES = "tests/net/api/test_api_modules.py"
-of("master/api/core/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill_module(", "TRY_API(api_mark_recompute_blocks(m, o, error));", ""))
-of("master/api/core/recompute_blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark_entry(", "if (first > last)", "if (false)"))
+of("master/api/core/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill_new_module(", "TRY_API(api_mark_recompute_blocks(m, o, error));", ""))
+of("master/api/core/recompute_blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark_blocks_of_entry(", "if (first > last)", "if (false)"))
 of("common/model/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code add_adapter_node(", "w->to->nodes[*at].recompute_block = n->recompute_block;", ""))
 
 # ---- attention -----------------------------------------------------------------------------------
@@ -86,11 +86,11 @@ of("master/train/packed.c", SESSIONS + " packed_losses_match_padded_losses",
 of("master/train/packed.c", SESSIONS + " packed_predictions_match_padded_predictions",
    answers_stay_packed=("static void copy_positions(", "is_unpacking ? padded_sequence : packed", "is_unpacking ? padded : packed"))
 of("master/train/packed.c", SESSIONS + " shorter_sequences_send_fewer_bytes",
-   as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(n_used_rows + size_step - 1) / size_step * size_step", "max_rows"))
+   as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(n_used_rows + rows_multiple - 1) / rows_multiple * rows_multiple", "max_rows"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
    places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (sends_records && b->lengths_input >= 0)", "if (!b->n_stages)"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
-   all_sequences_are_full=("static double mean_filled_share(", "return b->mean_positions > 0 && share < 1 ? share : 1;", "return share > 2 ? share : 1;"),
+   all_sequences_are_full=("static double compute_mean_filled_share(", "return b->mean_positions > 0 && filled_share < 1 ? filled_share : 1;", "return filled_share > 2 ? filled_share : 1;"),
    lengths_are_counted_of_full_ones=("void clv_run_data_measure_lengths(", "range.sum / (double)n", "(double)range.max"))
 of("worker/service/load_module.c", SESSIONS + " every_cut_of_packed_gives_the_same_bits",
    layers_of_a_worker_are_counted_from_its_first=("static clv_code add_node(", "w->name, w->uncut_index, in", "w->name, index, in"))
@@ -106,11 +106,11 @@ of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
    pads_inside_are_numbered=("static bool has_no_pad_inside(", "return position == length;", "return position <= length;"),
    texts_of_pads_alone_are_scored=("static bool is_scored_token_last(", "return position + 1 == length;", "return position + 1 == length || !length;"),
    labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->n_same_position &&", "return m->n_same_position > m->n_comparable &&"),
-   constant_texts_count=("static void count_labels(", "if (label == ignored_label || own_token == clv_tensor_element_as_integer(t->ids, at + 1)) continue;", "if (label == ignored_label) continue;"))
+   constant_texts_count=("static void compare_labels(", "if (label == ignored_label || same_position_token == clv_tensor_element_as_integer(t->ids, at + 1)) continue;", "if (label == ignored_label) continue;"))
 of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_name_in_memory(", "family == CLV_HF_VIT &&", "false &&"))
-of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_stages_of_folder(", "if (s->folder_has_other_params) s->adapter_folder = folder;", ""),
-   modules_that_do_not_learn_are_dropped=("static clv_code find_tensors(", "if (!is_wanted && clv_weights_find_entry(a->file, names[n])) return refuse_tensor(p->name, err);", ""))
-of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code finish_template(", "return set_ends(f, at, before, after, err);", "return CLV_OK;"),
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void mark_stages_of_folder(", "if (s->folder_has_other_params) s->adapter_folder = folder;", ""),
+   modules_that_do_not_learn_are_dropped=("static clv_code find_adapter_tensors(", "if (!needs_tensor && clv_weights_find_entry(a->file, file_names[n])) return refuse_tensor(p->name, err);", ""))
+of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code finish_template(", "return set_end_tokens(f, at, before, after, err);", "return CLV_OK;"),
    texts_are_cut_at_either_end=("static clv_code check_direction(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
 of("common/model/models/hf.c", SESSIONS + " layers_without_packing_support_are_named", images_are_packed=("clv_code clv_hf_model_add_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
 of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code check_columns(", "minus_column <= 0", "minus_column <= 1"))
@@ -133,18 +133,18 @@ of("master/train/front_cache.c", CACHE,
    rows_are_those_of_the_first_records=("clv_code clv_trainer_make_front_leaf(", "c->batch_numbers[i] = c->record_number[index[i]];", "c->batch_numbers[i] = (int64_t)(s->start + i);"),
    numbers_of_rows_are_places=("static clv_code draw_row_numbers(", "clv_rng_permutation(&stream, c->record_number, (size_t)c->worker_cache.records);", "for (uint32_t i = 0; stream.seed && i < c->worker_cache.records; i++) c->record_number[i] = i;"),
    the_front_has_dropout=("static clv_code compute_front_output(", ".evaluation = true", ".evaluation = false"),
-   the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.worker_cache, DELETE_TIMEOUT_MS, ret_rows, err);", "(void)DELETE_TIMEOUT_MS; return CLV_OK;"))
+   the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.worker_cache, CACHE_DELETE_TIMEOUT_MS, ret_rows, err);", "(void)CACHE_DELETE_TIMEOUT_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,
    a_front_that_learns_is_cached=("static const char *why_output_changes(", 'return b->stages[0].n_learning_params ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
    records_are_kept=("static const char *why_not_cacheable(", "if (b->stages[0].output_findings & CLV_FINDING_RAW_INPUT)", "if (false)"))
 of("master/plan/schedule.c", CACHE,
    places_of_the_front_stay_empty=("static void number_instructions(", "if (b->has_cache && in->stage == 0) continue;", ""))
 of("master/api/core/cached_rows.c", CACHE,
-   any_worker_is_asked_to_keep=("static cleave_status check_cache(", "if (p->has_row_cache) return CLEAVE_OK;", "return CLEAVE_OK;"))
+   any_worker_is_asked_to_keep=("static cleave_status check_cache(", "if (p->supports_row_cache) return CLEAVE_OK;", "return CLEAVE_OK;"))
 of("master/api/core/may_send.c", CACHE,
-   numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor + 1 == f->n_tensors;", ";"))
+   numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor_index + 1 == f->n_tensors;", ";"))
 of("master/run/run_cache.c", CACHE,
-   other_records_have_the_same_rows=("static clv_code add_file_stamps(", "CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));", "if (!lines) return clv_fail(err, CLV_INVALID, \" \");"))
+   other_records_have_the_same_rows=("static clv_code add_file_stamps(", "CLV_TRY(clv_data_list_file_stamps(c->data.train.items[i], lines, err));", "if (!lines) return clv_fail(err, CLV_INVALID, \" \");"))
 of("master/train/front_cache.c", CACHE,
    some_rows_are_all=("static const char *find_worker_with_all_rows(", "|| rows != c->worker_cache.records", "|| !rows"),
    a_resumed_run_sends_all_again=("static const char *find_worker_with_all_rows(", "if (t->use != CLV_TRAINER_RESUMED_RUN) return NULL;", "if (t->use != CLV_TRAINER_NEW_RUN) return NULL;"))
@@ -157,7 +157,7 @@ of("master/plan/cache.c", CACHED,
 of("master/egress/gate.c", "tests/unit/egress/test_gate",
    numbers_are_admitted_as_rows=("", '"rows to be kept of", true', '"rows to be kept of", false'))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
-   what_is_kept_needs_no_kind=("static const char *word_in_kinds_list(", '[CLV_EGRESS_CACHED] = "cached",', ""))
+   what_is_kept_needs_no_kind=("static const char *policy_kind_word(", '[CLV_EGRESS_CACHED] = "cached",', ""))
 of("worker/service/caches.c", CACHE,
    expired_caches_stay=("void clv_service_evict_caches(", "uint32_t n_deleted = clv_caches_evict_expired(s->caches, (int64_t)(clv_wall_ms() / 1000));", "uint32_t n_deleted = 0;"),
    the_session_alone_says_for_how_long=("static clv_code get_cache_settings(", "CLV_MIN(c->keep_s, newest_settings->config->cache_ttl_ms / 1000)", "c->keep_s"),
@@ -183,29 +183,29 @@ of("worker/store/folder.c", "tests/unit/store/test_caches",
 # ---- numbers of records that fit no table --------------------------------------------------------
 FITS = "tests/unit/plan/test_data_fits"
 of("master/plan/data_check.c", FITS,
-   lengths_may_be_any=("static clv_code check_lengths(", "if (!has_number_outside(&range, n_positions, &record, &number)) return CLV_OK;", "if (!has_number_outside(&range, INT64_MAX, &record, &number)) return CLV_OK;"),
+   lengths_may_be_any=("static clv_code check_lengths(", "if (!has_number_outside(&range, n_positions, &record_index, &length)) return CLV_OK;", "if (!has_number_outside(&range, INT64_MAX, &record_index, &length)) return CLV_OK;"),
    a_number_below_0_is_a_row=("static bool has_number_outside(", "bool is_negative = r->min < 0;", "bool is_negative = r->min < INT64_MIN;"),
    differences_of_columns_are_not_looked_at=("static clv_code check_embedding_rows(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
    a_label_per_record_goes_with_an_output_per_place=("static clv_code check_label_positions(", "if (!y.rank || ", "if (y.rank < 2 || "),
    the_largest_label_is_a_class=("static clv_code check_largest_class(", "if (largest_class > INT32_MAX)", "if (false)"))
-of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / labels_per_record;", ""))
-of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t get_number(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
-of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (high + 1 < a->int_value)", "if (high + 1 > a->int_value)"))
+of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class_label(", "if (v > ds->label_max) ds->label_max_record = i / labels_per_record;", ""))
+of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t get_row_index(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
+of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (max_label + 1 < a->int_value)", "if (max_label + 1 > a->int_value)"))
 
 # ---- one parameter of two layers -----------------------------------------------------------------
 TIED = "tests/net/training/test_tied.py"
 of("common/engine/module_tie.c", TIED,
    the_heads_gradient_of_a_table_is_lost=("clv_code clv_module_add_tied_gradient(", "b->add(b, p->dtype, (char *)owner + p->offset, mine, p->n);", ""))
 of("common/engine/context_vote.c", TIED, gradients_of_ties_stay_apart=("static clv_code compute_end_of_pass(", "CLV_TRY(add_ties(w->ctx, err));", ""))
-of("master/plan/ties.c", TIED, a_table_may_be_at_another_node=("static clv_code check_node(", "if (s->worker != owner_spec->worker)", "if (false)"))
+of("master/plan/ties.c", TIED, a_table_may_be_at_another_node=("static clv_code check_same_place(", "if (s->worker != owner_spec->worker)", "if (false)"))
 of("master/plan/ties.c", "tests/net/training/test_cuda.py tied_weights_on_a_device_give_the_same_bits",
-   a_tie_may_be_across_devices=("static clv_code check_node(", "if (strcmp(s->device, owner_spec->device) == 0) return CLV_OK;", "if (s && owner_spec) return CLV_OK;"))
+   a_tie_may_be_across_devices=("static clv_code check_same_place(", "if (strcmp(s->device, owner_spec->device) == 0) return CLV_OK;", "if (s && owner_spec) return CLV_OK;"))
 of("master/plan/ties.c", TIED,
    a_tied_weight_moves_under_adapters=("static clv_code check_adapters(", "if (is_frozen_by_lora)", "if (is_frozen_by_lora && is_owner_frozen)"),
    a_fixed_weight_is_named_as_learning=("static clv_code check_adapters(", "is_frozen_by_lora == is_owner_frozen ||", "is_frozen_by_lora == is_owner_frozen || is_owner_frozen ||"))
 of("master/api/extra/rejoin.c", "tests/net/api/test_api_rejoin.py",
-   a_tied_module_comes_back_before_its_owner=("static cleave_status check_owners(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
-of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void find_layer_facts(", "copy_owner_facts(v, k, i);", ";"))
+   a_tied_module_comes_back_before_its_owner=("static cleave_status check_tie_owners_loaded(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
+of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void collect_layer_facts(", "copy_owner_facts(v, k, i);", ";"))
 of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found_index == CLV_WEIGHTS_NONE && make_head_bias_name(want, other_name, sizeof other_name)) try_prefixes(&s, other_name);", ""))
 
 # ---- a worker that has lost its link and does not know -------------------------------------------
@@ -217,14 +217,14 @@ OF_DOCUMENTS, OF_PAGES = "tests/net/training/test_documents.py", "tests/unit/dat
 of("master/data/pages.c", OF_PAGES,
    words_are_kept_as_the_one_behind=("static clv_code make_page_labels(", "= (int32_t)i;", "= (int32_t)i + 1;"),
    pages_are_kept_by_the_window_behind=("static clv_code add_page(", "p, r->lengths.n, w.n,", "p, r->lengths.n + 1, w.n,"))
-of("master/data/page_lines.c", OF_PAGES, other_members_of_a_page_are_lost=("static clv_code read_member(", "(key_index < 0 || key_index == FILE_NAME) && l->label_kind", "key_index > 99 && l->label_kind"))
+of("master/data/page_lines.c", OF_PAGES, other_members_of_a_page_are_lost=("static clv_code read_member(", "(key_index < 0 || key_index == KEY_FILE_NAME) && l->label_kind", "key_index > 99 && l->label_kind"))
 of("master/data/pages.c", OF_DOCUMENTS,
-   a_page_left_out_adds_a_class=("static clv_code number_words(", "CLV_TRY(clv_check_class_name(p->labels[i], strlen(p->labels[i]), err));", ";"))
+   a_page_left_out_adds_a_class=("static clv_code number_word_labels(", "CLV_TRY(clv_check_class_name(p->labels[i], strlen(p->labels[i]), err));", ";"))
 of("master/run/run_pages.c", OF_DOCUMENTS,
-   every_page_has_the_first_pages_rows=("static rows_of_page find_rows_of_page(", "find_first_row(r, p->first), find_first_row(r, p->first + p->windows)", "0, p->windows"),
+   every_page_has_the_first_pages_rows=("static page_rows find_rows_of_page(", "find_first_row(r, p->first_record), find_first_row(r, p->first_record + p->n_records)", "0, p->n_records"),
    a_page_is_its_first_window=("static void append_page_label(", "row < rows.end", "row < rows.begin"),
    a_words_label_is_that_of_its_token_in_the_first_window=("static void find_outputs_of_words(", "+ row * n * n_classes", "+ rows.begin * n * n_classes"))
 of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_output_is_no_input(", "in.st_ino == out.st_ino", "!in.st_ino"))
 of("master/run/run_export.c", OF_DOCUMENTS, an_export_has_no_names_of_classes=("static clv_code write_hf_config(", "classes.n && classes.n == count_labels(m)", "!classes.n"))
-of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *find_refusal(", "if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_position(b, stage)) return &text_refusal;", ""))
-of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor_of_stage(", "!(are_folder_names && clv_name_is_of_adapter(params->list[i].name))", "!clv_name_is_of_adapter(params->list[i].name)"))
+of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *find_refusal(", "if (worst_finding == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_position(b, stage)) return &text_refusal;", ""))
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor_of_stage(", "!(is_named_by_stage && clv_name_is_of_adapter(params->list[i].name))", "!clv_name_is_of_adapter(params->list[i].name)"))

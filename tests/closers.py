@@ -16,10 +16,9 @@ DEVICES = "kernels/cuda"   # needs a device or tests/gpu to link
 ENDS = "free|unref|close|clear|done|release|release_cores|return_bytes|stop"
 # Functions whose names end like a closer's but are none, or take no NULL; and the reason.
 NONE = {
-    "api_pass_is_done": "a question about a pass",
+    "api_is_pass_done": "a question about a pass",
     "clv_cmd_stop": "a command of cleave-master",
     "clv_call_dependency_done": "an event of a call",
-    "clv_history_stop": "a command, too",
     "clv_packet_new_ref_release": "makes the packet of a handle, which has a number",
     "clv_context_clear": "frees the records of a context that stays",
     "clv_rref_entry_clear": "frees the value of an entry that stays",

@@ -71,8 +71,8 @@ clv_code cleave_ask_links(cleave_runtime *runtime, uint32_t node, uint64_t timeo
  * seed is 0, the network's name. The keys of a layer's second and later nodes also derive from
  * the node's name. */
 enum { CLEAVE_SESSION_NETWORK = 1 }; /* seed of the network of a session file */
-clv_code clv_layer_keys(const clv_key *session, const char *network, uint64_t seed, clv_graph *g,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_layer_keys(const clv_key *session, const char *network_name, uint64_t seed,
+                        clv_graph *g, clv_err *err) CLV_USE_RESULT;
 
 /* ---- rows of values that a worker caches (cached_rows.c) ------------------------------------- */
 

@@ -26,46 +26,48 @@ void clv_stores_freep(clv_stores **s);
 
 /* Returns the name of the worker with the identity `keeper_identity`; `keeper_identity` itself if
  * the session file has no such worker. */
-const char *clv_stores_name(const clv_stores *s, const char *keeper_identity);
+const char *clv_stores_worker_name(const clv_stores *s, const char *keeper_identity);
 /* Lists files at a worker, as cleave_kept_list does. CLV_NOT_FOUND: the session file has no worker
  * with this identity. */
-clv_code clv_stores_list(clv_stores *s, const char *keeper_identity, const char *name,
-                         cleave_kept_files *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_stores_list_files(clv_stores *s, const char *keeper_identity, const char *name,
+                               cleave_kept_files *ret, clv_err *err) CLV_USE_RESULT;
 /* Removes a file. CLV_OK: the worker has no file of that name now. */
-clv_code clv_stores_remove(clv_stores *s, const char *keeper_identity, const char *name,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_stores_remove_file(clv_stores *s, const char *keeper_identity, const char *name,
+                                clv_err *err) CLV_USE_RESULT;
 
-/* True if the error says that a worker cannot be asked. Other errors of clv_stores_check and
+/* True if the error says that a worker cannot be asked. Other errors of clv_stores_check_file and
  * clv_checkpoint_gather are about the file. */
-bool clv_stores_is_unreachable(const clv_err *err);
+bool clv_stores_is_unreachable_error(const clv_err *err);
 
 /* Reads a file that a manifest lists, in the checkpoint's folder or at its worker. */
 typedef struct clv_stored_reader clv_stored_reader;
-/* `s` and `f` must outlive the result. from: offset of the first byte. CLV_DATA_LOSS: the file is
- * missing in the folder, or has another size. */
-clv_code clv_stored_open(clv_stores *s, const char *folder, const clv_manifest_file *f,
-                         uint64_t from, clv_stored_reader **ret, clv_err *err) CLV_USE_RESULT;
+/* `s` and `f` must outlive the result. begin_offset: offset of the first byte. CLV_DATA_LOSS: the
+ * file is missing in the folder, or has another size. */
+clv_code clv_stored_reader_open(clv_stores *s, const char *folder, const clv_manifest_file *f,
+                                uint64_t begin_offset, clv_stored_reader **ret,
+                                clv_err *err) CLV_USE_RESULT;
 /* Returns the next bytes, valid until the next call; *ret_len 0: all were read and, if reading
  * began at 0, have the digest of the manifest. CLV_DATA_LOSS: the worker does not have the file, or
  * it is too short or damaged. CLV_CANCELLED: the user has asked to end. */
-clv_code clv_stored_next(clv_stored_reader *r, const void **ret_data, size_t *ret_len,
-                         clv_err *err) CLV_USE_RESULT;
-void clv_stored_close(clv_stored_reader *r);
-void clv_stored_closep(clv_stored_reader **r);
+clv_code clv_stored_reader_next(clv_stored_reader *r, const void **ret_data, size_t *ret_len,
+                                clv_err *err) CLV_USE_RESULT;
+void clv_stored_reader_close(clv_stored_reader *r);
+void clv_stored_reader_closep(clv_stored_reader **r);
 
-/* Reads a file to its end. Errors are those of clv_stored_open and clv_stored_next. */
-clv_code clv_stores_check(clv_stores *s, const char *folder, const clv_manifest_file *f,
-                          clv_err *err) CLV_USE_RESULT;
+/* Reads a file to its end. Errors are those of clv_stored_reader_open and
+ * clv_stored_reader_next. */
+clv_code clv_stores_check_file(clv_stores *s, const char *folder, const clv_manifest_file *f,
+                               clv_err *err) CLV_USE_RESULT;
 /* Compares a file with its row of the manifest by the digest that the file's worker reports. Does
- * not read files at workers. Errors as clv_stores_check. */
-clv_code clv_stores_ask(clv_stores *s, const char *folder, const clv_manifest_file *f,
-                        clv_err *err) CLV_USE_RESULT;
+ * not read files at workers. Errors as clv_stores_check_file. */
+clv_code clv_stores_check_reported_digest(clv_stores *s, const char *folder,
+                                          const clv_manifest_file *f, clv_err *err) CLV_USE_RESULT;
 
 /* ---- fetching files from workers (gather.c) -------------------------------------------------- */
 
-/* Callback after clv_checkpoint_gather has tried to fetch a file. why: reason of a failure; NULL:
- * the file is in the folder now. */
-typedef void clv_gather_fn(void *user, const clv_manifest_file *f, const clv_err *why);
+/* Callback after clv_checkpoint_gather has tried to fetch a file. reason: why it failed; NULL: the
+ * file is in the folder now. */
+typedef void clv_gather_report_fn(void *user, const clv_manifest_file *f, const clv_err *reason);
 
 /* Fetches the files of a checkpoint that are at workers. A file is read by ranges into NAME.part,
  * compared with the manifest, renamed and then listed as a file in the folder. The worker's copy
@@ -73,7 +75,8 @@ typedef void clv_gather_fn(void *user, const clv_manifest_file *f, const clv_err
  * stopped. Reports each file, and goes on with the others if one fails; returns the first failure.
  * The caller holds the lock of the run. */
 clv_code clv_checkpoint_gather(const char *run_dir, uint64_t step, clv_stores *s,
-                               clv_gather_fn *report, void *user, clv_err *err) CLV_USE_RESULT;
+                               clv_gather_report_fn *report, void *user,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* ---- removing orphans, files that no checkpoint needs (orphans.c) ---------------------------- */
 
@@ -100,17 +103,18 @@ clv_code clv_orphans_parse(const char *text, size_t len, const char *label, clv_
 /* Reads kept.orphans of a run folder. Without such a file the list is empty. */
 clv_code clv_orphans_read(const char *run_dir, clv_orphans *ret, clv_err *err) CLV_USE_RESULT;
 /* Adds the files of a manifest that are at workers to kept.orphans, and syncs it to the disk. */
-clv_code clv_orphans_add(const char *run_dir, const clv_manifest *m, clv_err *err) CLV_USE_RESULT;
+clv_code clv_orphans_add_manifest_files(const char *run_dir, const clv_manifest *m,
+                                        clv_err *err) CLV_USE_RESULT;
 
-/* Callback for each orphan. why: reason why it could not be removed; NULL: the worker has no such
+/* Callback for each orphan. reason: why it could not be removed; NULL: the worker has no such
  * file any more. */
-typedef void clv_orphan_fn(void *user, const clv_orphan *o, const clv_err *why);
+typedef void clv_orphan_report_fn(void *user, const clv_orphan *o, const clv_err *reason);
 
 /* Removes the orphans of a run folder at their workers, except files that a manifest in the folder
  * lists, and drops them from kept.orphans. Reports each orphan. Returns the first failure to reach
  * a worker, whose files stay listed. The caller holds the lock of the run. */
-clv_code clv_orphans_sweep(const char *run_dir, clv_stores *s, clv_orphan_fn *report, void *user,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_orphans_remove_files(const char *run_dir, clv_stores *s, clv_orphan_report_fn *report,
+                                  void *user, clv_err *err) CLV_USE_RESULT;
 /* Deletes the checkpoint of a step. Its files at workers become orphans. */
 clv_code clv_checkpoint_abandon(const char *run_dir, uint64_t step, clv_err *err) CLV_USE_RESULT;
 
@@ -118,43 +122,46 @@ clv_code clv_checkpoint_abandon(const char *run_dir, uint64_t step, clv_err *err
 
 /* Folder of the sealed copies of a run's checkpoints: DIR/ID. A copy is DIR/ID/checkpoint-STEP with
  * NAME.sealed for each file of the checkpoint, and MANIFEST.json.sealed, which is written last. */
-typedef struct clv_escrow_place {
+typedef struct clv_escrow_location {
   const char *dir, *id; /* DIR and ID of the path; id: the id that run.json gives the run */
-} clv_escrow_place;
+} clv_escrow_location;
 
 /* Seals a copy of a checkpoint, whose files are in its folder or at workers, and then deletes
  * copies of other steps. Goes on with a copy that is not complete. *ret_bytes: bytes of the files,
  * 0 if the copy was there already. CLV_CANCELLED: `cancel_hook` (may be NULL) has stopped it. */
-clv_code clv_escrow_write(const clv_escrow_place *at, const clv_seal_key *key, const char *run_dir,
-                          uint64_t step, clv_stores *s, const clv_cancel_hook *cancel_hook,
-                          uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
+clv_code clv_escrow_write_copy(const clv_escrow_location *at, const clv_seal_key *key,
+                               const char *run_dir, uint64_t step, clv_stores *s,
+                               const clv_cancel_hook *cancel_hook, uint64_t *ret_bytes,
+                               clv_err *err) CLV_USE_RESULT;
 /* Deletes the copy of a step, if there is one. */
-clv_code clv_escrow_remove(const clv_escrow_place *at, uint64_t step, clv_err *err) CLV_USE_RESULT;
+clv_code clv_escrow_remove_copy(const clv_escrow_location *at, uint64_t step,
+                                clv_err *err) CLV_USE_RESULT;
 /* Returns the step of the newest complete sealed copy; CLV_CHECKPOINT_NONE: there is none. */
-uint64_t clv_escrow_newest_step(const clv_escrow_place *at);
+uint64_t clv_escrow_newest_step(const clv_escrow_location *at);
 /* Reads the id of the key that sealed the newest complete copy. CLV_NOT_FOUND: there is no copy. */
-clv_code clv_escrow_key_id(const clv_escrow_place *at, char ret_id[17],
+clv_code clv_escrow_key_id(const clv_escrow_location *at, char ret_id[17],
                            clv_err *err) CLV_USE_RESULT;
 /* Writes the newest complete copy into the run folder, where it is a checkpoint with all files in
  * its folder. Keeps files that are there already. CLV_NOT_FOUND: there is no complete copy. The
  * caller holds the lock of the run. */
-clv_code clv_escrow_restore(const clv_escrow_place *at, const clv_seal_key *key,
-                            const char *run_dir, uint64_t *ret_step, clv_err *err) CLV_USE_RESULT;
+clv_code clv_escrow_restore_checkpoint(const clv_escrow_location *at, const clv_seal_key *key,
+                                       const char *run_dir, uint64_t *ret_step,
+                                       clv_err *err) CLV_USE_RESULT;
 
 /* ---- state of the sealed copies (escrow_state.c) --------------------------------------------- */
 
 /* The sealed copies of a run, as any process with the folder can read. */
 typedef struct clv_escrow_state {
-  uint64_t step;    /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
-  uint64_t bytes;   /* bytes of the sealed files of that copy */
-  uint64_t wall_ms; /* time at which it was complete, in ms since 1970 */
-  char error[CLV_ERR_TEXT]; /* why the last try has failed; empty: it has not failed */
-  uint64_t error_wall_ms;   /* time of that failure, in ms since 1970 */
+  uint64_t step;  /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
+  uint64_t bytes; /* bytes of the sealed files of that copy */
+  uint64_t completed_wall_ms; /* time at which it was complete, in ms since 1970 */
+  char error[CLV_ERR_TEXT];   /* why the last try has failed; empty: it has not failed */
+  uint64_t error_wall_ms;     /* time of that failure, in ms since 1970 */
 } clv_escrow_state;
-void clv_escrow_read_state(const clv_escrow_place *at, clv_escrow_state *ret);
+void clv_escrow_read_state(const clv_escrow_location *at, clv_escrow_state *ret);
 /* Stores why a sealed copy has failed. text NULL: one has succeeded, so the stored reason is
  * removed. */
-void clv_escrow_note_error(const clv_escrow_place *at, const char *text);
+void clv_escrow_note_error(const clv_escrow_location *at, const char *text);
 
 /* ---- sealing in the background (escrow_thread.c) --------------------------------------------- */
 
@@ -163,7 +170,7 @@ typedef struct clv_escrow clv_escrow;
 
 /* Starts the thread, with the settings of checkpoint.escrow. config must outlive the result; the
  * other arguments are copied. */
-clv_code clv_escrow_start(const clv_session_config *config, const clv_escrow_place *at,
+clv_code clv_escrow_start(const clv_session_config *config, const clv_escrow_location *at,
                           const clv_seal_key *key, const char *run_dir, clv_escrow **ret,
                           clv_err *err) CLV_USE_RESULT;
 /* Progress of the thread that seals copies. */
@@ -171,7 +178,7 @@ typedef struct clv_escrow_progress {
   uint64_t step;  /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
   uint64_t bytes; /* size of that copy's files; 0: this process has not made it */
   /* time at which that copy was complete, in ms since 1970; 0: this process has not made it */
-  uint64_t wall_ms;
+  uint64_t completed_wall_ms;
   uint64_t n_failures; /* number of copies that have failed */
 } clv_escrow_progress;
 void clv_escrow_get_progress(clv_escrow *e, clv_escrow_progress *ret);

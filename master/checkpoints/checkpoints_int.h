@@ -11,10 +11,10 @@
 enum { CLV_CHECKPOINTS_RANGE_BYTES = 1 << 20 }; /* bytes read at once; a worker gives out no more */
 
 /* closes *fd unless it is -1; cleanup function for CLV_AUTO */
-void clv_checkpoints_closep(int *fd);
+void clv_checkpoints_close_fdp(int *fd);
 
 /* Compares a digest with the one that the manifest lists for a file. CLV_DATA_LOSS: they differ. */
-clv_code clv_checkpoints_compare(const clv_sha256 *found, const clv_manifest_file *f,
-                                 clv_err *err) CLV_USE_RESULT;
+clv_code clv_checkpoints_compare_digest(const clv_sha256 *found_digest, const clv_manifest_file *f,
+                                        clv_err *err) CLV_USE_RESULT;
 
 #endif

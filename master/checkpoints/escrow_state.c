@@ -11,13 +11,13 @@
 
 #include "master/checkpoints/checkpoints_int.h"
 
-static clv_code make_path(const clv_escrow_place *at, const char *name, clv_bytes *ret,
+static clv_code make_path(const clv_escrow_location *at, const char *name, clv_bytes *ret,
                           clv_err *err) {
   clv_bytes_printf(ret, "%s/%s/%s", at->dir, at->id, name);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-void clv_escrow_note_error(const clv_escrow_place *at, const char *text) {
+void clv_escrow_note_error(const clv_escrow_location *at, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_err err = {0};
   if (make_path(at, "error.txt", &path, NULL) != CLV_OK) return;
@@ -27,7 +27,7 @@ void clv_escrow_note_error(const clv_escrow_place *at, const char *text) {
     clv_log(CLV_LOG_DEBUG, "the state of checkpoint.escrow is not stored: %s", err.text);
 }
 
-static uint64_t wall_ms_of(const struct stat *st) {
+static uint64_t modification_wall_ms(const struct stat *st) {
   return (uint64_t)st->st_mtim.tv_sec * 1000 + (uint64_t)st->st_mtim.tv_nsec / 1000000;
 }
 
@@ -44,7 +44,7 @@ static void measure_copy(const char *folder, clv_escrow_state *ret) {
     clv_bytes_printf(&path, "%s/%s", folder, e->d_name);
     if (path.failed || stat(path.data, &st) != 0 || !S_ISREG(st.st_mode)) continue;
     ret->bytes += (uint64_t)st.st_size;
-    ret->wall_ms = CLV_MAX(ret->wall_ms, wall_ms_of(&st));
+    ret->completed_wall_ms = CLV_MAX(ret->completed_wall_ms, modification_wall_ms(&st));
   }
 }
 
@@ -53,10 +53,10 @@ static void read_error(const char *path, clv_escrow_state *ret) {
   struct stat st;
   if (stat(path, &st) != 0 || clv_file_read(path, CLV_ERR_TEXT, &text, NULL) != CLV_OK) return;
   snprintf(ret->error, sizeof ret->error, "%.*s", (int)text.len, text.data ? text.data : "");
-  ret->error_wall_ms = wall_ms_of(&st);
+  ret->error_wall_ms = modification_wall_ms(&st);
 }
 
-void clv_escrow_read_state(const clv_escrow_place *at, clv_escrow_state *ret) {
+void clv_escrow_read_state(const clv_escrow_location *at, clv_escrow_state *ret) {
   CLV_AUTO(clv_bytes_done) clv_bytes folder = {0}, error = {0};
   char name[40];
   *ret = (clv_escrow_state){.step = clv_escrow_newest_step(at)};

@@ -15,40 +15,41 @@
 #include "master/checkpoints/checkpoints_int.h"
 
 /* A file that is being fetched from a worker. */
-typedef struct part {
+typedef struct part_file {
   clv_bytes path; /* path of the temporary file NAME.part */
   int fd;
   uint64_t n_bytes; /* number of bytes that were fetched */
-} part;
+} part_file;
 
-static void part_done(part *p) {
-  clv_checkpoints_closep(&p->fd);
+static void part_file_done(part_file *p) {
+  clv_checkpoints_close_fdp(&p->fd);
   clv_bytes_done(&p->path);
 }
 
-static clv_code fail_disk(const part *p, const char *operation, clv_err *err) {
+static clv_code fail_part_file(const part_file *p, const char *operation, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION, "%s: %s: %s", p->path.data, operation, strerror(errno));
 }
 
 /* Opens NAME.part. Bytes that an earlier gather has left in it are kept, down to a multiple of the
  * range size. */
-static clv_code open_part(const char *folder, const clv_manifest_file *f, part *p, clv_err *err) {
+static clv_code open_part(const char *folder, const clv_manifest_file *f, part_file *p,
+                          clv_err *err) {
   struct stat st;
   clv_bytes_printf(&p->path, "%s/%s.part", folder, f->name);
   if (p->path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   p->fd = open(p->path.data, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (p->fd < 0 || fstat(p->fd, &st) != 0) return fail_disk(p, "open", err);
+  if (p->fd < 0 || fstat(p->fd, &st) != 0) return fail_part_file(p, "open", err);
   uint64_t size = (uint64_t)st.st_size;
   p->n_bytes = size > f->bytes ? 0 : size - size % CLV_CHECKPOINTS_RANGE_BYTES;
   return CLV_OK;
 }
 
-static clv_code append_to_part(part *p, const void *data, size_t len, clv_err *err) {
+static clv_code append_to_part(part_file *p, const void *data, size_t len, clv_err *err) {
   for (size_t n_written = 0; n_written < len;) {
     ssize_t n = pwrite(p->fd, (const char *)data + n_written, len - n_written,
                        (off_t)(p->n_bytes + n_written));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail_disk(p, "write", err);
+    if (n < 0) return fail_part_file(p, "write", err);
     n_written += (size_t)n;
   }
   p->n_bytes += len;
@@ -56,39 +57,40 @@ static clv_code append_to_part(part *p, const void *data, size_t len, clv_err *e
 }
 
 /* Fetches the missing bytes of the part, and compares the complete file with the manifest. */
-static clv_code fill_part(clv_stores *s, const clv_manifest_file *f, part *p, clv_err *err) {
-  CLV_AUTO(clv_stored_closep) clv_stored_reader *r = NULL;
+static clv_code fetch_missing_bytes(clv_stores *s, const clv_manifest_file *f, part_file *p,
+                                    clv_err *err) {
+  CLV_AUTO(clv_stored_reader_closep) clv_stored_reader *r = NULL;
   const void *data;
   clv_sha256 digest;
-  if (ftruncate(p->fd, (off_t)p->n_bytes) != 0) return fail_disk(p, "truncate", err);
-  CLV_TRY(clv_stored_open(s, "", f, p->n_bytes, &r, err));
+  if (ftruncate(p->fd, (off_t)p->n_bytes) != 0) return fail_part_file(p, "truncate", err);
+  CLV_TRY(clv_stored_reader_open(s, "", f, p->n_bytes, &r, err));
   for (size_t n = 1; n;) {
-    CLV_TRY(clv_stored_next(r, &data, &n, err));
+    CLV_TRY(clv_stored_reader_next(r, &data, &n, err));
     CLV_TRY(append_to_part(p, data, n, err));
   }
-  if (fsync(p->fd) != 0) return fail_disk(p, "fsync", err);
+  if (fsync(p->fd) != 0) return fail_part_file(p, "fsync", err);
   CLV_TRY(clv_sha256_fd(p->fd, f->bytes, NULL, p->path.data, &digest, err));
-  return clv_checkpoints_compare(&digest, f, err);
+  return clv_checkpoints_compare_digest(&digest, f, err);
 }
 
 /* Fetches a file to its name in the folder. If the part of an earlier gather turns out to be
  * damaged, fetches the file from its begin. */
 static clv_code fetch_file(clv_stores *s, const char *folder, const clv_manifest_file *f,
                            clv_err *err) {
-  CLV_AUTO(part_done) part p = {.fd = -1};
+  CLV_AUTO(part_file_done) part_file p = {.fd = -1};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_TRY(open_part(folder, f, &p, err));
-  bool continues_earlier = p.n_bytes > 0;
-  clv_code code = fill_part(s, f, &p, err);
-  if (code == CLV_DATA_LOSS && continues_earlier) {
+  bool continues_earlier_fetch = p.n_bytes > 0;
+  clv_code code = fetch_missing_bytes(s, f, &p, err);
+  if (code == CLV_DATA_LOSS && continues_earlier_fetch) {
     p.n_bytes = 0;
-    code = fill_part(s, f, &p, err);
+    code = fetch_missing_bytes(s, f, &p, err);
   }
   if (code == CLV_DATA_LOSS) unlink(p.path.data);
   CLV_TRY(code);
   clv_bytes_printf(&path, "%s/%s", folder, f->name);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  if (rename(p.path.data, path.data) != 0) return fail_disk(&p, "rename", err);
+  if (rename(p.path.data, path.data) != 0) return fail_part_file(&p, "rename", err);
   return clv_file_sync_folder(path.data, err);
 }
 
@@ -97,7 +99,7 @@ static clv_code fetch_file(clv_stores *s, const char *folder, const clv_manifest
 static clv_code gather_file(const char *run_dir, const char *folder, clv_manifest *m,
                             clv_manifest_file *f, clv_stores *s, clv_err *err) {
   CLV_TRY(fetch_file(s, folder, f, err));
-  CLV_TRY(clv_orphans_add(run_dir, &(clv_manifest){.files = f, .n_files = 1}, err));
+  CLV_TRY(clv_orphans_add_manifest_files(run_dir, &(clv_manifest){.files = f, .n_files = 1}, err));
   const clv_manifest_file file_before = *f;
   f->keeper_identity = f->kept_file_name = NULL;
   clv_code code = clv_manifest_write(folder, m, err);
@@ -106,25 +108,25 @@ static clv_code gather_file(const char *run_dir, const char *folder, clv_manifes
 }
 
 clv_code clv_checkpoint_gather(const char *run_dir, uint64_t step, clv_stores *s,
-                               clv_gather_fn *report, void *user, clv_err *err) {
+                               clv_gather_report_fn *report, void *user, clv_err *err) {
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes folder = {0};
-  clv_code first = CLV_OK;
-  clv_err why;
+  clv_code first_code = CLV_OK;
+  clv_err reason;
   CLV_TRY(clv_checkpoint_read_manifest(run_dir, step, &m, err));
   clv_bytes_printf(&folder, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
   if (folder.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   for (size_t i = 0; i < m.n_files; i++) {
     if (!m.files[i].keeper_identity) continue;
     const clv_manifest_file file_before = m.files[i];
-    clv_code code = gather_file(run_dir, folder.data, &m, &m.files[i], s, &why);
-    report(user, &file_before, code == CLV_OK ? NULL : &why);
+    clv_code code = gather_file(run_dir, folder.data, &m, &m.files[i], s, &reason);
+    report(user, &file_before, code == CLV_OK ? NULL : &reason);
     if (code == CLV_OK) {
       free(file_before.keeper_identity);
       free(file_before.kept_file_name);
     }
-    if (code != CLV_OK && first == CLV_OK) first = clv_fail(err, code, "%s", why.text);
+    if (code != CLV_OK && first_code == CLV_OK) first_code = clv_fail(err, code, "%s", reason.text);
     if (code == CLV_CANCELLED) break;
   }
-  return first;
+  return first_code;
 }

@@ -11,7 +11,7 @@
 
 #include "master/checkpoints/checkpoints_int.h"
 
-enum { MAX_FILE_BYTES = 16 << 20 };
+enum { MAX_ORPHANS_FILE_BYTES = 16 << 20 };
 
 void clv_orphans_done(clv_orphans *o) {
   if (!o) return;
@@ -22,17 +22,17 @@ void clv_orphans_done(clv_orphans *o) {
 
 /* ---- the file kept.orphans ------------------------------------------------------------------- */
 
-static void format_line(const clv_orphan *o, clv_bytes *out) {
+static void append_orphan_line(const clv_orphan *o, clv_bytes *out) {
   clv_bytes_printf(out, "%s %llu %s\n", o->kept_file_name, (unsigned long long)o->bytes,
                    o->keeper_identity);
 }
 
 static clv_code add_orphan(clv_orphans *l, const char *kept_file_name, uint64_t bytes,
                            const char *keeper_identity, clv_err *err) {
-  clv_orphan *grown = reallocarray(l->list, l->n + 1, sizeof *grown);
-  if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  l->list = grown;
-  clv_orphan *o = &grown[l->n];
+  clv_orphan *grown_list = reallocarray(l->list, l->n + 1, sizeof *grown_list);
+  if (!grown_list) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  l->list = grown_list;
+  clv_orphan *o = &grown_list[l->n];
   *o = (clv_orphan){.bytes = bytes};
   snprintf(o->kept_file_name, sizeof o->kept_file_name, "%s", kept_file_name);
   CLV_TRY(clv_strdup(keeper_identity, &o->keeper_identity, err));
@@ -40,21 +40,23 @@ static clv_code add_orphan(clv_orphans *l, const char *kept_file_name, uint64_t 
   return CLV_OK;
 }
 
-/* Parses a line without its end. Accepts only the bytes that format_line writes. */
-static bool parse_line(const char *line, size_t len, clv_orphans *l, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes copy = {0}, rewritten = {0};
-  char *remaining, *kept_file_name, *number, *end;
-  clv_bytes_add(&copy, line, len);
-  if (copy.failed || strlen(copy.data) != len) return false;
-  remaining = copy.data;
-  kept_file_name = strsep(&remaining, " ");
-  number = strsep(&remaining, " ");
-  if (!number || !remaining || !remaining[0] || !clv_is_file_name(kept_file_name)) return false;
-  unsigned long long bytes = strtoull(number, &end, 10);
-  if (bytes > INT64_MAX || add_orphan(l, kept_file_name, bytes, remaining, err) != CLV_OK)
+/* Parses a line without its end. Accepts only the bytes that append_orphan_line writes. */
+static bool parse_orphan_line(const char *line, size_t len, clv_orphans *l, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes line_copy = {0}, rewritten_line = {0};
+  char *remaining_text, *kept_file_name, *bytes_text, *end;
+  clv_bytes_add(&line_copy, line, len);
+  if (line_copy.failed || strlen(line_copy.data) != len) return false;
+  remaining_text = line_copy.data;
+  kept_file_name = strsep(&remaining_text, " ");
+  bytes_text = strsep(&remaining_text, " ");
+  if (!bytes_text || !remaining_text || !remaining_text[0] || !clv_is_file_name(kept_file_name))
     return false;
-  format_line(&l->list[l->n - 1], &rewritten);
-  return !rewritten.failed && rewritten.len == len + 1 && memcmp(rewritten.data, line, len) == 0;
+  unsigned long long bytes = strtoull(bytes_text, &end, 10);
+  if (bytes > INT64_MAX || add_orphan(l, kept_file_name, bytes, remaining_text, err) != CLV_OK)
+    return false;
+  append_orphan_line(&l->list[l->n - 1], &rewritten_line);
+  return !rewritten_line.failed && rewritten_line.len == len + 1 &&
+         memcmp(rewritten_line.data, line, len) == 0;
 }
 
 clv_code clv_orphans_parse(const char *text, size_t len, const char *label, clv_orphans *ret,
@@ -63,7 +65,7 @@ clv_code clv_orphans_parse(const char *text, size_t len, const char *label, clv_
   for (size_t at = 0, n; at < len; at += n + 1) {
     const char *end = memchr(text + at, '\n', len - at);
     n = end ? (size_t)(end - text) - at : len - at;
-    if (!end || !parse_line(text + at, n, &l, err))
+    if (!end || !parse_orphan_line(text + at, n, &l, err))
       return clv_fail(err, CLV_DATA_LOSS,
                       "%s: damaged: line %zu is not a file name, a number of bytes and an identity",
                       label, l.n + 1);
@@ -73,7 +75,7 @@ clv_code clv_orphans_parse(const char *text, size_t len, const char *label, clv_
   return CLV_OK;
 }
 
-static clv_code make_file_path(const char *run_dir, clv_bytes *ret, clv_err *err) {
+static clv_code make_orphans_file_path(const char *run_dir, clv_bytes *ret, clv_err *err) {
   clv_bytes_printf(ret, "%s/" CLV_ORPHANS_FILE, run_dir);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
@@ -81,16 +83,16 @@ static clv_code make_file_path(const char *run_dir, clv_bytes *ret, clv_err *err
 clv_code clv_orphans_read(const char *run_dir, clv_orphans *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   *ret = (clv_orphans){0};
-  CLV_TRY(make_file_path(run_dir, &path, err));
-  clv_code code = clv_file_read(path.data, MAX_FILE_BYTES, &text, err);
+  CLV_TRY(make_orphans_file_path(run_dir, &path, err));
+  clv_code code = clv_file_read(path.data, MAX_ORPHANS_FILE_BYTES, &text, err);
   if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
   return clv_orphans_parse(text.data, text.len, path.data, ret, err);
 }
 
 static clv_code write_orphans(const char *run_dir, const clv_orphans *l, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  CLV_TRY(make_file_path(run_dir, &path, err));
-  for (size_t i = 0; i < l->n; i++) format_line(&l->list[i], &text);
+  CLV_TRY(make_orphans_file_path(run_dir, &path, err));
+  for (size_t i = 0; i < l->n; i++) append_orphan_line(&l->list[i], &text);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (l->n) return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
   (void)!unlink(path.data);
@@ -106,7 +108,7 @@ static bool is_listed(const clv_orphans *l, const char *kept_file_name,
   return false;
 }
 
-clv_code clv_orphans_add(const char *run_dir, const clv_manifest *m, clv_err *err) {
+clv_code clv_orphans_add_manifest_files(const char *run_dir, const clv_manifest *m, clv_err *err) {
   CLV_AUTO(clv_orphans_done) clv_orphans l = {0};
   CLV_TRY(clv_orphans_read(run_dir, &l, err));
   size_t n_before = l.n;
@@ -121,7 +123,7 @@ clv_code clv_orphans_add(const char *run_dir, const clv_manifest *m, clv_err *er
 clv_code clv_checkpoint_abandon(const char *run_dir, uint64_t step, clv_err *err) {
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   if (clv_checkpoint_read_manifest(run_dir, step, &m, NULL) == CLV_OK)
-    CLV_TRY(clv_orphans_add(run_dir, &m, err));
+    CLV_TRY(clv_orphans_add_manifest_files(run_dir, &m, err));
   return clv_checkpoint_remove(run_dir, step, err);
 }
 
@@ -145,35 +147,37 @@ static clv_code list_needed_files(const char *run_dir, clv_orphans *ret, clv_err
 
 /* Removes one orphan, a file that no checkpoint needs, at its worker. Returns false if it stays
  * listed. */
-static bool sweep_orphan(clv_stores *s, const clv_orphans *needed_files, const clv_orphan *o,
-                         clv_orphan_fn *report, void *user, clv_err *why) {
+static bool remove_orphan_file(clv_stores *s, const clv_orphans *needed_files, const clv_orphan *o,
+                               clv_orphan_report_fn *report, void *user, clv_err *reason) {
   if (is_listed(needed_files, o->kept_file_name, o->keeper_identity)) return false;
-  bool is_gone = clv_stores_remove(s, o->keeper_identity, o->kept_file_name, why) == CLV_OK;
-  report(user, o, is_gone ? NULL : why);
-  return is_gone;
+  bool is_removed =
+      clv_stores_remove_file(s, o->keeper_identity, o->kept_file_name, reason) == CLV_OK;
+  report(user, o, is_removed ? NULL : reason);
+  return is_removed;
 }
 
-clv_code clv_orphans_sweep(const char *run_dir, clv_stores *s, clv_orphan_fn *report, void *user,
-                           clv_err *err) {
+clv_code clv_orphans_remove_files(const char *run_dir, clv_stores *s, clv_orphan_report_fn *report,
+                                  void *user, clv_err *err) {
   CLV_AUTO(clv_orphans_done) clv_orphans l = {0}, needed_files = {0};
-  clv_code first = CLV_OK;
-  size_t n_left = 0;
+  clv_code first_code = CLV_OK;
+  size_t n_remaining = 0;
   CLV_TRY(clv_orphans_read(run_dir, &l, err));
   if (!l.n) return CLV_OK;
   CLV_TRY(list_needed_files(run_dir, &needed_files, err));
   for (size_t i = 0; i < l.n; i++) {
-    clv_err why = {0};
-    bool is_gone = sweep_orphan(s, &needed_files, &l.list[i], report, user, &why);
-    if (!is_gone && why.code != CLV_OK && first == CLV_OK)
-      first = clv_fail(err, why.code, "%s", why.text);
+    clv_err reason = {0};
+    bool is_removed = remove_orphan_file(s, &needed_files, &l.list[i], report, user, &reason);
+    if (!is_removed && reason.code != CLV_OK && first_code == CLV_OK)
+      first_code = clv_fail(err, reason.code, "%s", reason.text);
     const clv_orphan o = l.list[i];
-    l.list[i] = l.list[n_left];
-    l.list[n_left] = o;
-    n_left += !is_gone;
+    l.list[i] = l.list[n_remaining];
+    l.list[n_remaining] = o;
+    n_remaining += !is_removed;
   }
-  const clv_orphans remaining = {.list = l.list, .n = n_left};
-  clv_err failed;
-  if (n_left < l.n && write_orphans(run_dir, &remaining, &failed) != CLV_OK && first == CLV_OK)
-    return clv_fail(err, failed.code, "%s", failed.text);
-  return first;
+  const clv_orphans remaining_orphans = {.list = l.list, .n = n_remaining};
+  clv_err write_err;
+  if (n_remaining < l.n && write_orphans(run_dir, &remaining_orphans, &write_err) != CLV_OK &&
+      first_code == CLV_OK)
+    return clv_fail(err, write_err.code, "%s", write_err.text);
+  return first_code;
 }

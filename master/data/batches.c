@@ -11,7 +11,7 @@
 
 /* RNG stream of the shuffle. No layer of a model has this number, so no dropout and no
  * initialisation uses the stream. */
-static const uint32_t shuffle_stream = 0xfffffff0u;
+static const uint32_t shuffle_rng_stream = 0xfffffff0u;
 
 /* ---- order of records ------------------------------------------------------------------------ */
 
@@ -28,8 +28,8 @@ struct clv_batches {
 /* Moves to the next epoch if the current one has no further record, or only a short batch that is
  * dropped. */
 static void skip_to_next_epoch(clv_batches *b) {
-  size_t left = b->o.subset->n - (size_t)b->at.index;
-  if (left == 0 || (b->o.drops_short_last && left < b->o.batch_size))
+  size_t n_left = b->o.subset->n - (size_t)b->at.index;
+  if (n_left == 0 || (b->o.drops_short_last && n_left < b->o.batch_size))
     b->at = (clv_cursor){b->at.epoch + 1, 0};
 }
 
@@ -71,9 +71,9 @@ void clv_batches_free(clv_batches *b) {
   free(b);
 }
 
-static void order_epoch(clv_batches *b) {
+static void make_epoch_order(clv_batches *b) {
   if (b->is_order_valid && b->order_epoch == b->at.epoch) return;
-  const clv_rng_key key = {.seed = b->o.seed, .step = b->at.epoch, .layer = shuffle_stream};
+  const clv_rng_key key = {.seed = b->o.seed, .step = b->at.epoch, .layer = shuffle_rng_stream};
   if (b->o.sampling_sums)
     clv_sampling_draw(b->o.sampling_sums, b->o.subset->n, b->o.seed, b->at.epoch, b->order);
   else
@@ -82,11 +82,11 @@ static void order_epoch(clv_batches *b) {
   b->is_order_valid = true;
 }
 
-void clv_batches_next(clv_batches *b, const uint32_t **ret_index, size_t *ret_n) {
-  *ret_index = b->index;
+void clv_batches_next(clv_batches *b, const uint32_t **ret_records, size_t *ret_n) {
+  *ret_records = b->index;
   *ret_n = 0;
   if (b->o.epochs && b->at.epoch >= b->o.epochs) return;
-  if (b->order) order_epoch(b);
+  if (b->order) make_epoch_order(b);
   size_t at = (size_t)b->at.index, n = CLV_MIN(b->o.batch_size, b->o.subset->n - at);
   for (size_t i = 0; i < n; i++)
     b->index[i] = b->o.subset->index[b->order ? b->order[at + i] : at + i];
@@ -104,10 +104,10 @@ size_t clv_batches_per_epoch(const clv_batches *b) {
 
 /* ---- sizes of micro-batches ------------------------------------------------------------------ */
 
-size_t clv_chunk_sizes(size_t n, size_t n_chunks, size_t *sizes) {
+size_t clv_chunk_sizes(size_t n, size_t n_chunks, size_t *chunk_sizes) {
   if (n == 0 || n_chunks == 0) return 0;
   size_t chunk_size = n / n_chunks + (n % n_chunks != 0), n_sizes = 0;
-  for (; n > chunk_size; n -= chunk_size) sizes[n_sizes++] = chunk_size;
-  sizes[n_sizes++] = n;
+  for (; n > chunk_size; n -= chunk_size) chunk_sizes[n_sizes++] = chunk_size;
+  chunk_sizes[n_sizes++] = n;
   return n_sizes;
 }

@@ -6,23 +6,23 @@
 
 #include "master/data/text_int.h"
 
-void clv_broken_done(clv_broken_records *b) {
+void clv_broken_records_done(clv_broken_records *b) {
   if (!b) return;
   clv_bytes_done(&b->error_lines);
   *b = (clv_broken_records){0};
 }
 
-void clv_broken_add(clv_broken_records *b, const clv_err *why) {
-  if (b->n++ < CLV_MAX_LISTED_BROKEN) clv_bytes_printf(&b->error_lines, "%s\n", why->text);
+void clv_broken_records_add(clv_broken_records *b, const clv_err *cause) {
+  if (b->n++ < CLV_MAX_LISTED_BROKEN) clv_bytes_printf(&b->error_lines, "%s\n", cause->text);
 }
 
-clv_code clv_text_rows_skip_broken(clv_text_rows *r, const clv_err *why, clv_err *err) {
-  bool is_limit_error = why->code != CLV_INVALID && why->code != CLV_DATA_LOSS;
+clv_code clv_text_rows_skip_broken(clv_text_rows *r, const clv_err *cause, clv_err *err) {
+  bool is_limit_error = cause->code != CLV_INVALID && cause->code != CLV_DATA_LOSS;
   if (!r->skips_broken || is_limit_error) {
-    if (err) *err = *why;
-    return why->code;
+    if (err) *err = *cause;
+    return cause->code;
   }
-  clv_broken_add(&r->broken, why);
+  clv_broken_records_add(&r->broken, cause);
   return r->broken.error_lines.failed
              ? clv_fail(err, CLV_EXHAUSTED, "out of memory for the list of %zu broken records",
                         r->broken.n)

@@ -23,7 +23,7 @@ void clv_fields_done(clv_fields *f) {
 }
 
 const char *clv_field_name(const clv_fields *f, size_t field) {
-  return f->text.data + f->list[field].name_at;
+  return f->text.data + f->list[field].name_offset;
 }
 
 clv_code clv_fields_add(clv_fields *f, const char *name, size_t len, size_t column, clv_err *err) {
@@ -31,12 +31,12 @@ clv_code clv_fields_add(clv_fields *f, const char *name, size_t len, size_t colu
     return clv_fail(err, CLV_INVALID, "more than %d columns", CLV_CSV_MAX_COLUMNS);
   if (f->n == f->cap) {
     size_t new_cap = f->cap ? 2 * f->cap : 16;
-    void *grown = realloc(f->list, new_cap * sizeof *f->list);
-    if (!grown) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu columns", new_cap);
-    f->list = grown;
+    void *new_list = realloc(f->list, new_cap * sizeof *f->list);
+    if (!new_list) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu columns", new_cap);
+    f->list = new_list;
     f->cap = new_cap;
   }
-  f->list[f->n] = (struct clv_cell_field){.name_at = f->text.len, .column = column};
+  f->list[f->n] = (struct clv_cell_field){.name_offset = f->text.len, .column = column};
   clv_bytes_add(&f->text, name, len);
   clv_bytes_add(&f->text, "", 1);
   if (f->text.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for names of columns");
@@ -44,10 +44,11 @@ clv_code clv_fields_add(clv_fields *f, const char *name, size_t len, size_t colu
   return CLV_OK;
 }
 
-clv_code clv_fields_find(clv_fields *f, const char *name, size_t len, size_t *ret, clv_err *err) {
+clv_code clv_fields_find_or_add(clv_fields *f, const char *name, size_t len, size_t *ret,
+                                clv_err *err) {
   int32_t number;
   f->numbers.has_texts = true;
-  CLV_TRY(clv_name_table_number(&f->numbers, name, len, &number, err));
+  CLV_TRY(clv_name_table_find_or_add(&f->numbers, name, len, &number, err));
   *ret = (size_t)number;
   return *ret < f->n ? CLV_OK : clv_fields_add(f, name, len, 0, err);
 }

@@ -18,8 +18,8 @@
 enum {
   HEADER_BYTES = 128, /* bytes of the header of a file */
   PREAMBLE_BYTES = 10,
-  MIN_BLOCK = 16,
-  MAX_BLOCK = 65536 /* records of a block */
+  MIN_BLOCK_RECORDS = 16,
+  MAX_BLOCK_RECORDS = 65536 /* records of a block */
 };
 
 /* A file of elements of one type. */
@@ -32,23 +32,23 @@ typedef struct cell_file {
 } cell_file;
 
 /* Returns true if the cells of a column are stored in its file. */
-static bool is_stored(const clv_cell_table *t, const clv_table_column *c) {
+static bool is_column_stored(const clv_cell_table *t, const clv_table_column *c) {
   if (c->o.use == CLV_COLUMN_TARGET) return c->is_read_target;
   if (c->o.use == CLV_COLUMN_WEIGHT) return c == t->weight;
   return c->o.use != CLV_COLUMN_IGNORED && c->o.use != CLV_COLUMN_ID && c->o.use != CLV_COLUMN_FILE;
 }
 
-static bool has_use(const clv_cell_table *t, clv_column_use use) {
+static bool has_column_with_use(const clv_cell_table *t, clv_column_use use) {
   for (size_t i = 0; i < t->n_columns; i++)
     if (t->columns[i].o.use == use) return true;
   return false;
 }
 
-static bool has_ids(const clv_cell_table *t) { return has_use(t, CLV_COLUMN_ID); }
+static bool has_ids(const clv_cell_table *t) { return has_column_with_use(t, CLV_COLUMN_ID); }
 
-static bool has_paths(const clv_cell_table *t) { return has_use(t, CLV_COLUMN_FILE); }
+static bool has_paths(const clv_cell_table *t) { return has_column_with_use(t, CLV_COLUMN_FILE); }
 
-static cell_file column_file(const clv_cell_table *t, size_t i) {
+static cell_file get_column_file(const clv_cell_table *t, size_t i) {
   const clv_table_column *c = &t->columns[i];
   cell_file f = {.descr = c->has_numbers ? "<f8" : "<i4",
                  .dtype = c->has_numbers ? CLV_F64 : CLV_I32,
@@ -65,16 +65,17 @@ static const cell_file id_file = {.name = "ids.npy", .descr = "<i8", .dtype = CL
 
 /* ---- writing files --------------------------------------------------------------------------- */
 
-size_t clv_cell_files_block(const clv_cell_files *f, const clv_cell_table *t) {
+size_t clv_cell_files_block_records(const clv_cell_files *f, const clv_cell_table *t) {
   size_t record_bytes = (t->n_columns + 1) * sizeof(double);
-  return CLV_MAX(CLV_MIN(f->block_bytes / record_bytes, (size_t)MAX_BLOCK), (size_t)MIN_BLOCK);
+  return CLV_MAX(CLV_MIN(f->block_bytes / record_bytes, (size_t)MAX_BLOCK_RECORDS),
+                 (size_t)MIN_BLOCK_RECORDS);
 }
 
-static clv_code open_file(const char *folder, const char *name, int flags, clv_bytes *path,
+static clv_code open_file(const char *folder, const char *name, int open_flags, clv_bytes *path,
                           int *ret_fd, clv_err *err) {
   clv_bytes_printf(path, "%s/%s", folder, name);
   if (path->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  *ret_fd = open(path->data, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+  *ret_fd = open(path->data, open_flags | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (*ret_fd >= 0) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION, "%.200s: cannot be opened: %s", path->data,
                   strerror(errno));
@@ -87,9 +88,10 @@ static clv_code append_cells(const clv_cell_files *f, const cell_file *c, clv_er
   int fd = -1;
   CLV_TRY(open_file(f->folder, c->name, O_WRONLY | O_CREAT | O_APPEND, &path, &fd, err));
   clv_code code = CLV_OK;
-  if (!f->n_records) code = clv_cells_write(fd, path.data, zero_header, sizeof zero_header, err);
+  if (!f->n_records)
+    code = clv_cells_write_bytes(fd, path.data, zero_header, sizeof zero_header, err);
   if (code == CLV_OK)
-    code = clv_cells_write(fd, path.data, c->data, c->n * clv_dtype_size(c->dtype), err);
+    code = clv_cells_write_bytes(fd, path.data, c->data, c->n * clv_dtype_size(c->dtype), err);
   close(fd);
   return code;
 }
@@ -97,18 +99,18 @@ static clv_code append_cells(const clv_cell_files *f, const cell_file *c, clv_er
 /* Writes a header of the version 1.0 with padding up to HEADER_BYTES. */
 static clv_code write_header(const clv_cell_files *f, const cell_file *c, size_t n, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  char head[HEADER_BYTES];
+  char header[HEADER_BYTES];
   int fd = -1;
-  memset(head, ' ', sizeof head);
-  memcpy(head, "\x93NUMPY\x01\x00", 8);
-  head[8] = HEADER_BYTES - PREAMBLE_BYTES;
-  head[9] = 0;
-  int len = snprintf(head + PREAMBLE_BYTES, sizeof head - PREAMBLE_BYTES,
+  memset(header, ' ', sizeof header);
+  memcpy(header, "\x93NUMPY\x01\x00", 8);
+  header[8] = HEADER_BYTES - PREAMBLE_BYTES;
+  header[9] = 0;
+  int len = snprintf(header + PREAMBLE_BYTES, sizeof header - PREAMBLE_BYTES,
                      "{'descr': '%s', 'fortran_order': False, 'shape': (%zu,), }", c->descr, n);
-  head[PREAMBLE_BYTES + len] = ' ';
-  head[HEADER_BYTES - 1] = '\n';
+  header[PREAMBLE_BYTES + len] = ' ';
+  header[HEADER_BYTES - 1] = '\n';
   CLV_TRY(open_file(f->folder, c->name, O_WRONLY, &path, &fd, err));
-  clv_code code = clv_cells_write(fd, path.data, head, sizeof head, err);
+  clv_code code = clv_cells_write_bytes(fd, path.data, header, sizeof header, err);
   if (code == CLV_OK && fsync(fd) != 0)
     code = clv_fail(err, CLV_EXHAUSTED, "%.200s: %s", path.data, strerror(errno));
   close(fd);
@@ -135,12 +137,12 @@ static clv_code add_texts(const clv_cell_files *f, const clv_cell_table *t, clv_
   return has_ids(t) || has_paths(t) ? append_cells(f, &texts, err) : CLV_OK;
 }
 
-clv_code clv_cell_files_add(clv_cell_files *f, clv_cell_table *t, clv_err *err) {
+clv_code clv_cell_files_append_block(clv_cell_files *f, clv_cell_table *t, clv_err *err) {
   cell_file groups = group_file;
   if (clv_ms_since_interrupt()) return clv_fail(err, CLV_CANCELLED, "interrupted");
   for (size_t i = 0; i < t->n_columns; i++) {
-    cell_file c = column_file(t, i);
-    if (is_stored(t, &t->columns[i])) CLV_TRY(append_cells(f, &c, err));
+    cell_file c = get_column_file(t, i);
+    if (is_column_stored(t, &t->columns[i])) CLV_TRY(append_cells(f, &c, err));
   }
   CLV_TRY(add_texts(f, t, err));
   groups.data = t->groups.data;
@@ -153,10 +155,10 @@ clv_code clv_cell_files_add(clv_cell_files *f, clv_cell_table *t, clv_err *err) 
   return CLV_OK;
 }
 
-clv_code clv_cell_files_end(clv_cell_files *f, const clv_cell_table *t, clv_err *err) {
+clv_code clv_cell_files_finish(clv_cell_files *f, const clv_cell_table *t, clv_err *err) {
   for (size_t i = 0; i < t->n_columns; i++) {
-    cell_file c = column_file(t, i);
-    if (is_stored(t, &t->columns[i])) CLV_TRY(write_header(f, &c, f->n_records, err));
+    cell_file c = get_column_file(t, i);
+    if (is_column_stored(t, &t->columns[i])) CLV_TRY(write_header(f, &c, f->n_records, err));
   }
   if (has_ids(t)) CLV_TRY(write_header(f, &id_file, f->n_records, err));
   if (has_paths(t)) CLV_TRY(write_header(f, &path_file, f->n_records, err));
@@ -166,21 +168,21 @@ clv_code clv_cell_files_end(clv_cell_files *f, const clv_cell_table *t, clv_err 
 
 /* ---- mapping files --------------------------------------------------------------------------- */
 
-static clv_code fail_file(const char *path, const char *what, clv_err *err) {
+static clv_code fail_data_loss(const char *path, const char *problem, clv_err *err) {
   return clv_fail(
       err, CLV_DATA_LOSS,
       "%.300s %s: this cache of the table is damaged: delete its folder, and it is made "
       "again",
-      path, what);
+      path, problem);
 }
 
 /* Fails unless the file is the user's own and closed to others, as the cache makes it. */
 static clv_code check_owner(const char *path, clv_err *err) {
   struct stat st;
-  if (lstat(path, &st) != 0) return fail_file(path, "is missing", err);
-  if (!S_ISREG(st.st_mode)) return fail_file(path, "is no file", err);
+  if (lstat(path, &st) != 0) return fail_data_loss(path, "is missing", err);
+  if (!S_ISREG(st.st_mode)) return fail_data_loss(path, "is no file", err);
   if (st.st_uid != geteuid() || st.st_mode & 077)
-    return fail_file(path, "is not the user's alone (mode 0600)", err);
+    return fail_data_loss(path, "is not the user's alone (mode 0600)", err);
   return CLV_OK;
 }
 
@@ -189,7 +191,7 @@ static clv_code map_file(const char *folder, const cell_file *c, size_t n, clv_t
                          clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_err reason;
-  char what[120];
+  char problem[120];
   clv_bytes_printf(&path, "%s/%s", folder, c->name);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(check_owner(path.data, err));
@@ -202,16 +204,16 @@ static clv_code map_file(const char *folder, const cell_file *c, size_t n, clv_t
                     reason.text);
   if (code != CLV_OK) return clv_fail(err, code, "%s", reason.text);
   if (t->dtype != c->dtype || t->shape.rank != 1 || (n != SIZE_MAX && t->n != n)) {
-    snprintf(what, sizeof what, "has %zu elements of %s, not %zu of %s", t->n,
+    snprintf(problem, sizeof problem, "has %zu elements of %s, not %zu of %s", t->n,
              clv_dtype_name(t->dtype), n, clv_dtype_name(c->dtype));
-    return fail_file(path.data, what, err);
+    return fail_data_loss(path.data, problem, err);
   }
   *ret = clv_steal(&t);
   return CLV_OK;
 }
 
 /* Checks that each code is of a name, or says missing where the column permits it. */
-static bool are_codes(const clv_table_column *c, const int32_t *codes, size_t n) {
+static bool are_valid_codes(const clv_table_column *c, const int32_t *codes, size_t n) {
   int32_t min_code = c->o.missing == CLV_MISSING_REFUSE ? 0 : CLV_MISSING_CODE;
   for (size_t i = 0; i < n; i++)
     if (codes[i] < min_code || codes[i] >= (int64_t)c->names.n) return false;
@@ -219,7 +221,7 @@ static bool are_codes(const clv_table_column *c, const int32_t *codes, size_t n)
 }
 
 /* Checks that each label of yes or no is 0 or 1, since it counts as a class. */
-static bool are_labels(const clv_table_column *c, size_t n) {
+static bool are_valid_labels(const clv_table_column *c, size_t n) {
   for (size_t i = 0; c->is_yes_or_no && i < n; i++)
     if (c->numbers[i] != 0 && c->numbers[i] != 1) return false;
   return true;
@@ -228,17 +230,18 @@ static bool are_labels(const clv_table_column *c, size_t n) {
 static clv_code map_column(const char *folder, clv_cell_table *t, size_t i, clv_err *err) {
   clv_table_column *c = &t->columns[i];
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  cell_file f = column_file(t, i);
+  cell_file f = get_column_file(t, i);
   CLV_TRY(map_file(folder, &f, t->count, &c->file, err));
   if (c->has_numbers) c->numbers = c->file->data;
   if (!c->has_numbers) c->codes = c->file->data;
-  if (c->has_numbers ? are_labels(c, t->count) : are_codes(c, c->codes, t->count)) return CLV_OK;
+  if (c->has_numbers ? are_valid_labels(c, t->count) : are_valid_codes(c, c->codes, t->count))
+    return CLV_OK;
   clv_bytes_printf(&path, "%s/%s", folder, f.name);
-  return fail_file(path.failed ? folder : path.data, "has the number of no value", err);
+  return fail_data_loss(path.failed ? folder : path.data, "has the number of no value", err);
 }
 
 /* True if each text begins in the texts, at the first or behind the end of one. */
-static bool are_offsets(const int64_t *offsets, size_t n, const char *texts, size_t len) {
+static bool are_valid_offsets(const int64_t *offsets, size_t n, const char *texts, size_t len) {
   for (size_t i = 0; i < n; i++)
     if (offsets[i] < 0 || (uint64_t)offsets[i] >= len ||
         (offsets[i] && texts[offsets[i] - 1] != '\0'))
@@ -248,13 +251,13 @@ static bool are_offsets(const int64_t *offsets, size_t n, const char *texts, siz
 
 static clv_code map_offsets(const char *folder, const clv_cell_table *t, const cell_file *f,
                             clv_tensor **ret_file, size_t **ret, clv_err *err) {
-  char what[80];
+  char problem[80];
   CLV_TRY(map_file(folder, f, t->count, ret_file, err));
   *ret = (*ret_file)->data;
-  if (are_offsets((*ret_file)->data, t->count, t->id_text_file->data, t->id_text_file->n))
+  if (are_valid_offsets((*ret_file)->data, t->count, t->id_text_file->data, t->id_text_file->n))
     return CLV_OK;
-  snprintf(what, sizeof what, "has offsets in %s that are of no texts", f->name);
-  return fail_file(folder, what, err);
+  snprintf(problem, sizeof problem, "has offsets in %s that are of no texts", f->name);
+  return fail_data_loss(folder, problem, err);
 }
 
 static clv_code map_texts(const char *folder, clv_cell_table *t, clv_err *err) {
@@ -264,7 +267,7 @@ static clv_code map_texts(const char *folder, clv_cell_table *t, clv_err *err) {
   if (has_paths(t)) CLV_TRY(map_offsets(folder, t, &path_file, &t->path_file, &t->files, err));
   for (size_t i = 0; t->files && i < t->count; i++)
     if (!clv_image_is_path_inside(clv_table_text(t, t->files, i)))
-      return fail_file(folder, "has a path that leaves the folder of the images", err);
+      return fail_data_loss(folder, "has a path that leaves the folder of the images", err);
   return CLV_OK;
 }
 
@@ -273,15 +276,15 @@ static clv_code map_groups(const char *folder, clv_cell_table *t, const clv_data
   CLV_TRY(map_file(folder, &group_file, t->count, &t->group_file, err));
   const int64_t *groups = t->group_file->data;
   for (size_t i = 0; o->split_key == CLV_KEY_IS_SET && i < t->count; i++)
-    if (groups[i] < 0 || groups[i] >= CLV_SETS)
-      return fail_file(folder, "has the number of no set in groups.npy", err);
+    if (groups[i] < 0 || groups[i] >= CLV_SET_COUNT)
+      return fail_data_loss(folder, "has the number of no set in groups.npy", err);
   return CLV_OK;
 }
 
-clv_code clv_cell_files_map(const char *folder, clv_cell_table *t, const clv_dataset_options *o,
-                            clv_err *err) {
+clv_code clv_cell_files_map_columns(const char *folder, clv_cell_table *t,
+                                    const clv_dataset_options *o, clv_err *err) {
   for (size_t i = 0; i < t->n_columns; i++)
-    if (is_stored(t, &t->columns[i])) CLV_TRY(map_column(folder, t, i, err));
+    if (is_column_stored(t, &t->columns[i])) CLV_TRY(map_column(folder, t, i, err));
   CLV_TRY(map_texts(folder, t, err));
   return o->text.group ? map_groups(folder, t, o, err) : CLV_OK;
 }

@@ -36,16 +36,16 @@ static const struct {
     {"<!DOCTYPE", 9, "is HTML: save the table itself as CSV"},
     {"<html", 5, "is HTML: save the table itself as CSV"},
 };
-enum { HEAD_BYTES = 16 };
-static const char sqlite_magic[HEAD_BYTES] = "SQLite format 3";
+enum { FILE_HEAD_BYTES = 16 };
+static const char sqlite_magic[FILE_HEAD_BYTES] = "SQLite format 3";
 
 bool clv_cells_has_json_name(const char *path) {
-  static const char *const endings[] = {".jsonl", ".ndjson"};
+  static const char *const suffixes[] = {".jsonl", ".ndjson"};
   size_t n = strlen(path);
   if (n > 3 && strcasecmp(path + n - 3, ".gz") == 0) n -= 3;
-  for (size_t i = 0; i < CLV_COUNT(endings); i++) {
-    size_t k = strlen(endings[i]);
-    if (n > k && strncasecmp(path + n - k, endings[i], k) == 0) return true;
+  for (size_t i = 0; i < CLV_COUNT(suffixes); i++) {
+    size_t k = strlen(suffixes[i]);
+    if (n > k && strncasecmp(path + n - k, suffixes[i], k) == 0) return true;
   }
   return false;
 }
@@ -62,17 +62,17 @@ static clv_code open_records(const clv_dataset_options *o, clv_cell_source *s, c
   return clv_cells_csv_open(s, clv_cells_separator(o), err);
 }
 
-clv_code clv_cells_check_file(const clv_dataset_options *o, bool *ret_database, clv_err *err) {
-  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
-  char head[HEAD_BYTES];
+clv_code clv_cells_check_file(const clv_dataset_options *o, bool *ret_is_database, clv_err *err) {
+  CLV_AUTO(clv_byte_source_freep) clv_byte_source *s = NULL;
+  char head[FILE_HEAD_BYTES];
   size_t n;
-  CLV_TRY(clv_source_open(o->inputs_path, &s, err));
-  CLV_TRY(clv_source_read(s, head, HEAD_BYTES, &n, err));
+  CLV_TRY(clv_byte_source_open(o->inputs_path, &s, err));
+  CLV_TRY(clv_byte_source_read(s, head, FILE_HEAD_BYTES, &n, err));
   for (size_t i = 0; i < CLV_COUNT(foreign_formats); i++)
     if (n >= foreign_formats[i].len &&
         memcmp(head, foreign_formats[i].magic, foreign_formats[i].len) == 0)
       return clv_fail(err, CLV_INVALID, "%.200s: %s", o->inputs_path, foreign_formats[i].advice);
-  *ret_database = n == HEAD_BYTES && memcmp(head, sqlite_magic, HEAD_BYTES) == 0;
+  *ret_is_database = n == FILE_HEAD_BYTES && memcmp(head, sqlite_magic, FILE_HEAD_BYTES) == 0;
   return CLV_OK;
 }
 
@@ -126,7 +126,7 @@ clv_code clv_cells_open_memory(const clv_dataset_options *o, const char *text, s
 /* ---- errors with a position in the table ----------------------------------------------------- */
 
 /* Writes the message of a printf into `text`, a char [CLV_ERR_TEXT]. */
-#define FORMAT(text, fmt)                    \
+#define FORMAT_VARARGS(text, fmt)            \
   do {                                       \
     va_list args;                            \
     va_start(args, fmt);                     \
@@ -136,19 +136,19 @@ clv_code clv_cells_open_memory(const clv_dataset_options *o, const char *text, s
 
 clv_code clv_cells_fail(const clv_cell_source *s, clv_err *err, const char *fmt, ...) {
   char text[CLV_ERR_TEXT];
-  FORMAT(text, fmt);
+  FORMAT_VARARGS(text, fmt);
   return s->reader->fail_cell(s, text, err);
 }
 
 clv_code clv_cells_fail_record(const clv_cell_source *s, clv_err *err, const char *fmt, ...) {
   char text[CLV_ERR_TEXT];
-  FORMAT(text, fmt);
+  FORMAT_VARARGS(text, fmt);
   return s->reader->fail_record(s, text, err);
 }
 
 clv_code clv_cells_fail_field(const clv_cell_source *s, size_t field, clv_err *err, const char *fmt,
                               ...) {
   char text[CLV_ERR_TEXT];
-  FORMAT(text, fmt);
+  FORMAT_VARARGS(text, fmt);
   return s->reader->fail_field(s, field, text, err);
 }

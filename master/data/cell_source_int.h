@@ -32,7 +32,7 @@ typedef struct clv_source_cell {
 typedef struct clv_fields {
   clv_bytes text; /* names of all fields, each with its NUL */
   struct clv_cell_field {
-    size_t name_at; /* offset of the name in `text` */
+    size_t name_offset; /* offset of the name in `text` */
     /* column at which its name begins in the header, from 1; 0: the table has no header */
     size_t column;
     size_t last_record; /* JSON: number of the record that had the field last, from 1; 0: none */
@@ -46,8 +46,8 @@ void clv_fields_done(clv_fields *f);
 clv_code clv_fields_add(clv_fields *f, const char *name, size_t len, size_t column,
                         clv_err *err) CLV_USE_RESULT;
 /* Returns the field of a name. Adds a field for a new name. */
-clv_code clv_fields_find(clv_fields *f, const char *name, size_t len, size_t *ret,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_fields_find_or_add(clv_fields *f, const char *name, size_t len, size_t *ret,
+                                clv_err *err) CLV_USE_RESULT;
 bool clv_cells_is_utf8(const char *text, size_t len);
 const char *clv_field_name(const clv_fields *f, size_t field);
 
@@ -58,9 +58,9 @@ typedef struct clv_cell_source clv_cell_source;
  * and put the position in the file (file, line and column) in front of the text. */
 typedef struct clv_cell_reader {
   /* Goes to the next record. Skips the unread cells of the present record. */
-  clv_code (*next)(clv_cell_source *s, bool *ret_more, clv_err *err);
+  clv_code (*start_next_record)(clv_cell_source *s, bool *ret_has_more, clv_err *err);
   /* Reads the next cell of the record. */
-  clv_code (*cell)(clv_cell_source *s, clv_source_cell *ret, bool *ret_more, clv_err *err);
+  clv_code (*read_cell)(clv_cell_source *s, clv_source_cell *ret, bool *ret_has_more, clv_err *err);
   /* Fail with a position: fail_cell with that of the cell that was read last, fail_record with that
    * of the record. */
   clv_code (*fail_cell)(const clv_cell_source *s, const char *text, clv_err *err);
@@ -68,7 +68,7 @@ typedef struct clv_cell_reader {
   /* Fails with the position of a field's name. field: SIZE_MAX for the complete header. */
   clv_code (*fail_field)(const clv_cell_source *s, size_t field, const char *text, clv_err *err);
   /* true: each record may have new fields; false: all fields are known when the table is open */
-  bool finds_fields_late;
+  bool has_late_fields;
 } clv_cell_reader;
 
 struct clv_cell_source {
@@ -80,11 +80,11 @@ struct clv_cell_source {
   size_t n_cells;       /* number of cells of the present record that were read */
   /* CSV, JSON: number of lines before the cell, and offset of the cell in the record */
   size_t line, at;
-  size_t key_at;  /* JSON: offset in the record of the present cell's key */
-  clv_bytes text; /* text of the present cell */
-  clv_record_lines *lines;
+  size_t key_offset;       /* JSON: offset in the record of the present cell's key */
+  clv_bytes text;          /* text of the present cell */
+  clv_record_lines *lines; /* CSV, JSON: lines of the file; NULL: SQLite */
   /* CSV: state of the parser at the next cell of the record, and at the begin of the record */
-  clv_csv csv, begin;
+  clv_csv csv, record_csv;
   clv_json json;    /* JSON: part of the record that is not parsed yet */
   clv_query *query; /* SQLite: the query; NULL for other formats */
 };

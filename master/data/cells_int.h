@@ -13,19 +13,20 @@
 
 /* ---- files without a name (spill.c) ---------------------------------------------------------- */
 
-typedef struct clv_spill clv_spill;
+typedef struct clv_spill_file clv_spill_file;
 
 /* Makes an empty file in a folder. CLV_PRECONDITION: the folder does not permit it. */
-clv_code clv_spill_new(const char *folder, clv_spill **ret, clv_err *err) CLV_USE_RESULT;
-void clv_spill_freep(clv_spill **s);
+clv_code clv_spill_file_new(const char *folder, clv_spill_file **ret, clv_err *err) CLV_USE_RESULT;
+void clv_spill_file_freep(clv_spill_file **s);
 /* Appends n bytes. CLV_EXHAUSTED: the disk is full. */
-clv_code clv_spill_add(clv_spill *s, const void *data, size_t n, clv_err *err) CLV_USE_RESULT;
+clv_code clv_spill_file_append(clv_spill_file *s, const void *data, size_t n,
+                               clv_err *err) CLV_USE_RESULT;
 /* Makes a tensor over all that was appended. It must not be written to, and outlives the spill. */
-clv_code clv_spill_map(const clv_spill *s, clv_dtype dtype, const clv_shape *shape,
-                       clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_spill_file_map(const clv_spill_file *s, clv_dtype dtype, const clv_shape *shape,
+                            clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* Writes n bytes to a file. path: for messages. CLV_EXHAUSTED: the disk is full. */
-clv_code clv_cells_write(int fd, const char *path, const void *data, size_t n,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_cells_write_bytes(int fd, const char *path, const void *data, size_t n,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* ---- files of cells (cell_files.c) ----------------------------------------------------------- */
 
@@ -40,21 +41,22 @@ struct clv_cell_files {
 };
 
 /* Returns the number of records of a block. */
-size_t clv_cell_files_block(const clv_cell_files *f, const clv_cell_table *t);
+size_t clv_cell_files_block_records(const clv_cell_files *f, const clv_cell_table *t);
 /* Appends the records that are in memory, and makes the table empty. CLV_CANCELLED: the user has
  * interrupted the command. */
-clv_code clv_cell_files_add(clv_cell_files *f, clv_cell_table *t, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cell_files_append_block(clv_cell_files *f, clv_cell_table *t,
+                                     clv_err *err) CLV_USE_RESULT;
 /* Ends the files with the number of records in their headers. */
-clv_code clv_cell_files_end(clv_cell_files *f, const clv_cell_table *t,
-                            clv_err *err) CLV_USE_RESULT;
+clv_code clv_cell_files_finish(clv_cell_files *f, const clv_cell_table *t,
+                               clv_err *err) CLV_USE_RESULT;
 /* Maps the files as the columns of a table with t->count records, which has none yet.
  * CLV_DATA_LOSS: a file is missing, cut, or has a value that no table has; the message names it. */
-clv_code clv_cell_files_map(const char *folder, clv_cell_table *t, const clv_dataset_options *o,
-                            clv_err *err) CLV_USE_RESULT;
+clv_code clv_cell_files_map_columns(const char *folder, clv_cell_table *t,
+                                    const clv_dataset_options *o, clv_err *err) CLV_USE_RESULT;
 
 /* ---- what a cache has besides cells (cells_json.c) ------------------------------------------- */
 
-enum { CLV_CELLS_VERSION = 1 /* version of the cache; those of another one are made again */ };
+enum { CLV_CELL_CACHE_VERSION = 1 /* version of the cache; those of another one are made again */ };
 
 /* Writes what the cache has of a table besides its cells, as JSON, and reads it into a table that
  * clv_table_new has made. key: digest of file and rules, 64 hexadecimal digits. */
@@ -71,20 +73,21 @@ clv_code clv_table_open_on_disk(const clv_dataset_options *o, clv_cell_table **r
                                 clv_err *err) CLV_USE_RESULT;
 /* ---- sorted numbers (sorted_values.c) -------------------------------------------------------- */
 
-/* Numbers in ascending order. Zero-initialise; release with clv_values_done. */
-typedef struct clv_values {
+/* Numbers in ascending order. Zero-initialise; release with clv_sorted_values_done. */
+typedef struct clv_sorted_values {
   const double *v; /* [n] */
   size_t n;
   double *memory;   /* memory that holds the numbers; NULL: `file` holds them */
   clv_tensor *file; /* mapped file that holds the numbers; NULL: they are in memory */
-} clv_values;
+} clv_sorted_values;
 
-void clv_values_done(clv_values *s);
+void clv_sorted_values_done(clv_sorted_values *s);
 /* Sorts the numbers of a column that are not missing, in the records `rows`. */
-clv_code clv_values_sort(const clv_cell_table *t, const clv_table_column *from,
-                         const clv_subset *rows, clv_values *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_sorted_values_make(const clv_cell_table *t, const clv_table_column *from,
+                                const clv_subset *rows, clv_sorted_values *ret,
+                                clv_err *err) CLV_USE_RESULT;
 /* Adds n_fills numbers `fill` to s, which stays sorted. takes_log: s gets ln(1 + v) of each. */
-clv_code clv_values_complete(const clv_cell_table *t, clv_values *s, double fill, size_t n_fills,
-                             bool takes_log, clv_err *err) CLV_USE_RESULT;
+clv_code clv_sorted_values_add_fills(const clv_cell_table *t, clv_sorted_values *s, double fill,
+                                     size_t n_fills, bool takes_log, clv_err *err) CLV_USE_RESULT;
 
 #endif

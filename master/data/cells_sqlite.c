@@ -29,55 +29,57 @@ enum {
 };
 
 /* most bytes of memory of the SQLite library, which needs most of it to sort records */
-#define MAX_MEMORY ((int64_t)4 << 30)
+#define MAX_MEMORY_BYTES ((int64_t)4 << 30)
 
 /* ---- loading the SQLite library -------------------------------------------------------------- */
 
-#define LIBRARY "libsqlite3.so.0"
-#define FUNCTIONS(F)      \
-  F(open_v2)              \
-  F(close)                \
-  F(errmsg)               \
-  F(exec)                 \
-  F(hard_heap_limit64)    \
-  F(db_config)            \
-  F(limit)                \
-  F(set_authorizer)       \
-  F(progress_handler)     \
-  F(prepare_v3)           \
-  F(stmt_readonly)        \
-  F(stmt_isexplain)       \
-  F(bind_parameter_count) \
-  F(step)                 \
-  F(finalize)             \
-  F(column_count)         \
-  F(column_name)          \
-  F(column_type)          \
-  F(column_double)        \
-  F(column_text)          \
+#define SQLITE_LIBRARY "libsqlite3.so.0"
+#define SQLITE_FUNCTIONS(F) \
+  F(open_v2)                \
+  F(close)                  \
+  F(errmsg)                 \
+  F(exec)                   \
+  F(hard_heap_limit64)      \
+  F(db_config)              \
+  F(limit)                  \
+  F(set_authorizer)         \
+  F(progress_handler)       \
+  F(prepare_v3)             \
+  F(stmt_readonly)          \
+  F(stmt_isexplain)         \
+  F(bind_parameter_count)   \
+  F(step)                   \
+  F(finalize)               \
+  F(column_count)           \
+  F(column_name)            \
+  F(column_type)            \
+  F(column_double)          \
+  F(column_text)            \
   F(column_bytes)
 
-#define FIELD(name) __typeof__(sqlite3_##name) *name;
+#define FUNCTION_FIELD(name) __typeof__(sqlite3_##name) *name;
 static struct {
   pthread_once_t load_once;
   bool is_loaded;
-  FUNCTIONS(FIELD)
+  SQLITE_FUNCTIONS(FUNCTION_FIELD)
 } sqlite = {.load_once = PTHREAD_ONCE_INIT};
 
-#define FIND(name) ok &= (*(void **)&sqlite.name = dlsym(library, "sqlite3_" #name)) != NULL;
-static void find_functions(void) {
-  void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+#define FIND_FUNCTION(name) \
+  ok &= (*(void **)&sqlite.name = dlsym(library, "sqlite3_" #name)) != NULL;
+static void resolve_functions(void) {
+  void *library = dlopen(SQLITE_LIBRARY, RTLD_NOW | RTLD_LOCAL);
   bool ok = library != NULL;
   if (!ok) return;
-  FUNCTIONS(FIND)
+  SQLITE_FUNCTIONS(FIND_FUNCTION)
   sqlite.is_loaded = ok;
 }
 
 static clv_code load_library(clv_err *err) {
-  pthread_once(&sqlite.load_once, find_functions);
+  pthread_once(&sqlite.load_once, resolve_functions);
   if (sqlite.is_loaded) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,
-                  LIBRARY " does not load, and the table is a database: install libsqlite3-0");
+                  SQLITE_LIBRARY
+                  " does not load, and the table is a database: install libsqlite3-0");
 }
 
 /* ---- state of a query ------------------------------------------------------------------------ */
@@ -87,8 +89,8 @@ struct clv_query {
   sqlite3_stmt *statement;
   uint64_t deadline_ns, max_rows;
   uint32_t max_seconds;
-  bool is_late, is_interrupted; /* why the progress handler has stopped the query */
-  char denied_action[120];      /* what the authorizer refused; "": nothing */
+  bool has_timed_out, is_interrupted; /* why the progress handler has stopped the query */
+  char denied_action[120];            /* what the authorizer refused; "": nothing */
 };
 
 void clv_query_free(clv_query *q) {
@@ -122,8 +124,8 @@ static bool is_pragma_table(const char *name) {
 
 /* Callback of SQLite for each action of a query. table: name of the table, for an action on a
  * table; function: name of the function, for SQLITE_FUNCTION. */
-static int authorize(void *user, int action, const char *table, const char *function,
-                     const char *database, const char *trigger) {
+static int authorize_action(void *user, int action, const char *table, const char *function,
+                            const char *database, const char *trigger) {
   clv_query *q = user;
   const char *name = "this statement";
   (void)database, (void)trigger;
@@ -142,20 +144,20 @@ static int authorize(void *user, int action, const char *table, const char *func
 
 /* Callback of SQLite during a query: stops the query when its time is over, or when the user has
  * interrupted the command. */
-static int check_time(void *user) {
+static int stop_at_deadline(void *user) {
   clv_query *q = user;
-  q->is_late = clv_now_ns() > q->deadline_ns;
+  q->has_timed_out = clv_now_ns() > q->deadline_ns;
   q->is_interrupted = clv_ms_since_interrupt() != 0;
-  return q->is_late || q->is_interrupted;
+  return q->has_timed_out || q->is_interrupted;
 }
 
 /* ---- opening a database ---------------------------------------------------------------------- */
 
 /* Copies a text of the SQLite library for a message, shortened and printable. */
-static const char *make_printable(const char *text, char copy[MAX_MESSAGE_BYTES]) {
-  clv_text_truncate(text, copy, MAX_MESSAGE_BYTES);
-  clv_text_to_printable(copy);
-  return copy;
+static const char *make_printable(const char *text, char printable_text[MAX_MESSAGE_BYTES]) {
+  clv_text_truncate(text, printable_text, MAX_MESSAGE_BYTES);
+  clv_text_to_printable(printable_text);
+  return printable_text;
 }
 
 static clv_code fail_query(const clv_cell_source *s, const char *text, clv_err *err) {
@@ -168,7 +170,7 @@ static clv_code fail_library(const clv_cell_source *s, clv_err *err) {
   char text[MAX_MESSAGE_BYTES + 200], reason[MAX_MESSAGE_BYTES];
   if (q->is_interrupted) return clv_fail(err, CLV_CANCELLED, "%.200s: interrupted", s->path);
   make_printable(sqlite.errmsg(q->db), reason);
-  if (q->is_late)
+  if (q->has_timed_out)
     snprintf(text, sizeof text,
              "takes more than %u s: give it an index, or raise data.table.query_seconds",
              q->max_seconds);
@@ -184,12 +186,12 @@ static clv_code fail_library(const clv_cell_source *s, clv_err *err) {
 
 /* Fails if a file beside the database (-wal, -journal) has changes that SQLite has not yet written
  * into the database. */
-static clv_code check_neighbours(const char *path, clv_err *err) {
-  static const char *const endings[] = {"-wal", "-journal"};
-  for (size_t i = 0; i < CLV_COUNT(endings); i++) {
+static clv_code check_no_journal_changes(const char *path, clv_err *err) {
+  static const char *const suffixes[] = {"-wal", "-journal"};
+  for (size_t i = 0; i < CLV_COUNT(suffixes); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
     struct stat st;
-    clv_bytes_printf(&name, "%s%s", path, endings[i]);
+    clv_bytes_printf(&name, "%s%s", path, suffixes[i]);
     if (name.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     if (stat(name.data, &st) == 0 && st.st_size > 0)
       return clv_fail(err, CLV_INVALID,
@@ -236,11 +238,11 @@ static bool restrict_database(clv_query *q) {
     ok &= sqlite.db_config(q->db, settings[i].key, settings[i].value, NULL) == SQLITE_OK;
   for (size_t i = 0; i < CLV_COUNT(limits); i++)
     sqlite.limit(q->db, limits[i].key, limits[i].value);
-  sqlite.hard_heap_limit64(MAX_MEMORY);
+  sqlite.hard_heap_limit64(MAX_MEMORY_BYTES);
   /* records are sorted in memory, never in a temporary file */
   ok &= sqlite.exec(q->db, "PRAGMA temp_store = MEMORY", NULL, NULL, NULL) == SQLITE_OK;
-  ok &= sqlite.set_authorizer(q->db, authorize, q) == SQLITE_OK;
-  sqlite.progress_handler(q->db, STEPS_BETWEEN_CHECKS, check_time, q);
+  ok &= sqlite.set_authorizer(q->db, authorize_action, q) == SQLITE_OK;
+  sqlite.progress_handler(q->db, STEPS_BETWEEN_CHECKS, stop_at_deadline, q);
   return ok;
 }
 
@@ -248,7 +250,7 @@ static clv_code open_database(clv_cell_source *s, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes uri = {0};
   char reason[MAX_MESSAGE_BYTES];
   clv_query *q = s->query;
-  CLV_TRY(check_neighbours(s->path, err));
+  CLV_TRY(check_no_journal_changes(s->path, err));
   CLV_TRY(make_uri(s->path, &uri, err));
   int flags = SQLITE_OPEN_READONLY | SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX;
   if (sqlite.open_v2(uri.data, &q->db, flags, NULL) != SQLITE_OK || !restrict_database(q))
@@ -271,22 +273,22 @@ static clv_code compile_query(clv_cell_source *s, const char *sql, clv_err *err)
 
 /* ---- records of a query ---------------------------------------------------------------------- */
 
-static clv_code next_record(clv_cell_source *s, bool *ret_more, clv_err *err) {
+static clv_code start_next_record(clv_cell_source *s, bool *ret_has_more, clv_err *err) {
   clv_query *q = s->query;
   int code = sqlite.step(q->statement);
-  *ret_more = code == SQLITE_ROW;
+  *ret_has_more = code == SQLITE_ROW;
   if (code != SQLITE_ROW && code != SQLITE_DONE) {
     s->has_ended_early = true;
     return fail_library(s, err);
   }
-  if (*ret_more && s->n_records == q->max_rows) {
+  if (*ret_has_more && s->n_records == q->max_rows) {
     char text[120];
     snprintf(text, sizeof text,
              "has more than %llu records: end it with LIMIT, or raise data.table.query_rows",
              (unsigned long long)q->max_rows);
     return fail_query(s, text, err);
   }
-  s->n_records += *ret_more;
+  s->n_records += *ret_has_more;
   s->n_cells = 0;
   return CLV_OK;
 }
@@ -294,21 +296,22 @@ static clv_code next_record(clv_cell_source *s, bool *ret_more, clv_err *err) {
 /* Writes a number with as few digits as read back to the same double. */
 static void append_real(double v, clv_bytes *out) {
   char text[40];
-  for (int digits = 15; digits <= 17; digits++) {
-    snprintf(text, sizeof text, "%.*g", digits, v);
+  for (int n_digits = 15; n_digits <= 17; n_digits++) {
+    snprintf(text, sizeof text, "%.*g", n_digits, v);
     if (strtod(text, NULL) == v) break;
   }
   clv_bytes_puts(out, text);
 }
 
-static clv_code read_cell(clv_cell_source *s, clv_source_cell *ret, bool *ret_more, clv_err *err) {
-  static const clv_cell_kind kinds[] = {[SQLITE_INTEGER] = CLV_CELL_NUMBER,
-                                        [SQLITE_FLOAT] = CLV_CELL_NUMBER,
-                                        [SQLITE_TEXT] = CLV_CELL_TEXT,
-                                        [SQLITE_BLOB] = CLV_CELL_OTHER,
-                                        [SQLITE_NULL] = CLV_CELL_MISSING};
-  *ret_more = s->n_cells < s->fields.n;
-  if (!*ret_more) return CLV_OK;
+static clv_code read_cell(clv_cell_source *s, clv_source_cell *ret, bool *ret_has_more,
+                          clv_err *err) {
+  static const clv_cell_kind cell_kinds[] = {[SQLITE_INTEGER] = CLV_CELL_NUMBER,
+                                             [SQLITE_FLOAT] = CLV_CELL_NUMBER,
+                                             [SQLITE_TEXT] = CLV_CELL_TEXT,
+                                             [SQLITE_BLOB] = CLV_CELL_OTHER,
+                                             [SQLITE_NULL] = CLV_CELL_MISSING};
+  *ret_has_more = s->n_cells < s->fields.n;
+  if (!*ret_has_more) return CLV_OK;
   sqlite3_stmt *statement = s->query->statement;
   int column = (int)s->n_cells++, type = sqlite.column_type(statement, column);
   s->text.len = 0;
@@ -324,7 +327,7 @@ static clv_code read_cell(clv_cell_source *s, clv_source_cell *ret, bool *ret_mo
     s->text.failed |= !text;
   }
   if (s->text.failed) return clv_fail(err, CLV_EXHAUSTED, "%.200s: no memory for a cell", s->path);
-  *ret = (clv_source_cell){kinds[type], (size_t)column, s->text.data, s->text.len};
+  *ret = (clv_source_cell){cell_kinds[type], (size_t)column, s->text.data, s->text.len};
   return CLV_OK;
 }
 
@@ -338,11 +341,11 @@ static clv_code fail_field(const clv_cell_source *s, size_t field, const char *t
   return fail_query(s, text, err);
 }
 
-static const clv_cell_reader reader = {.next = next_record,
-                                       .cell = read_cell,
-                                       .fail_cell = fail_record,
-                                       .fail_record = fail_record,
-                                       .fail_field = fail_field};
+static const clv_cell_reader sqlite_reader = {.start_next_record = start_next_record,
+                                              .read_cell = read_cell,
+                                              .fail_cell = fail_record,
+                                              .fail_record = fail_record,
+                                              .fail_field = fail_field};
 
 static clv_code add_fields(clv_cell_source *s, clv_err *err) {
   clv_err reason;
@@ -358,7 +361,7 @@ static clv_code add_fields(clv_cell_source *s, clv_err *err) {
 
 clv_code clv_cells_sqlite_open(clv_cell_source *s, const clv_table_options *o, clv_err *err) {
   clv_err reason;
-  s->reader = &reader;
+  s->reader = &sqlite_reader;
   if (!o->query)
     return clv_fail(err, CLV_INVALID,
                     "%.200s: is an SQLite database: set data.table.query, such as SELECT * FROM "

@@ -21,9 +21,9 @@ static size_t find_name_index(const clv_name_table *s, const char *name, bool *r
   *ret_is_present = false;
   while (low < high && !*ret_is_present) {
     size_t middle = low + (high - low) / 2;
-    int order = strcmp(s->text.data + s->sorted[middle].at, name);
-    *ret_is_present = order == 0;
-    if (order < 0)
+    int comparison = strcmp(s->text.data + s->sorted[middle].at, name);
+    *ret_is_present = comparison == 0;
+    if (comparison < 0)
       low = middle + 1;
     else
       high = middle;
@@ -36,11 +36,11 @@ static clv_code reserve_entry(clv_name_table *s, clv_err *err) {
     return clv_fail(err, CLV_EXHAUSTED, "more than %d %s", CLV_MAX_CLASS_NAMES,
                     s->has_texts ? "different values" : "classes");
   if (s->n < s->cap) return CLV_OK;
-  size_t cap = s->cap ? 2 * s->cap : 16;
-  void *more = realloc(s->sorted, cap * sizeof *s->sorted);
-  if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu classes", cap);
-  s->sorted = more;
-  s->cap = cap;
+  size_t new_cap = s->cap ? 2 * s->cap : 16;
+  void *new_sorted = realloc(s->sorted, new_cap * sizeof *s->sorted);
+  if (!new_sorted) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu classes", new_cap);
+  s->sorted = new_sorted;
+  s->cap = new_cap;
   return CLV_OK;
 }
 
@@ -60,8 +60,8 @@ static clv_code insert_name(clv_name_table *s, const char *name, size_t len, siz
   return CLV_OK;
 }
 
-clv_code clv_name_table_number(clv_name_table *s, const char *name, size_t len, int32_t *ret,
-                               clv_err *err) {
+clv_code clv_name_table_find_or_add(clv_name_table *s, const char *name, size_t len, int32_t *ret,
+                                    clv_err *err) {
   bool is_present;
   size_t index = find_name_index(s, name, &is_present);
   if (!is_present) CLV_TRY(insert_name(s, name, len, index, err));
@@ -69,18 +69,18 @@ clv_code clv_name_table_number(clv_name_table *s, const char *name, size_t len, 
   return CLV_OK;
 }
 
-clv_code clv_name_table_order(const clv_name_table *s, char ***ret_classes, int32_t **ret_rank,
-                              clv_err *err) {
+clv_code clv_name_table_list(const clv_name_table *s, char ***ret_classes, int32_t **ret_ranks,
+                             clv_err *err) {
   CLV_AUTO(clv_freep) char **classes = NULL;
-  int32_t *rank;
+  int32_t *ranks;
   CLV_TRY(clv_alloc(s->n, sizeof *classes, &classes, err));
-  CLV_TRY(clv_alloc(s->n, sizeof *rank, &rank, err));
+  CLV_TRY(clv_alloc(s->n, sizeof *ranks, &ranks, err));
   for (size_t i = 0; i < s->n; i++) {
     int32_t number = s->sorted[i].number;
-    rank[number] = s->is_closed ? number : (int32_t)i;
-    classes[rank[number]] = s->text.data + s->sorted[i].at;
+    ranks[number] = s->is_closed ? number : (int32_t)i;
+    classes[ranks[number]] = s->text.data + s->sorted[i].at;
   }
   *ret_classes = clv_steal(&classes);
-  *ret_rank = rank;
+  *ret_ranks = ranks;
   return CLV_OK;
 }

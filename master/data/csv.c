@@ -27,13 +27,13 @@ clv_code clv_csv_fail(const clv_csv *c, size_t line, size_t at, clv_err *err, co
 static char get_separator(const clv_csv *c) { return c->separator ? c->separator : ','; }
 
 /* Returns the bytes of the line end at the current position; 0: no line ends there. */
-static size_t count_line_end_bytes(const clv_csv *c) {
+static size_t get_line_end_length(const clv_csv *c) {
   if (c->at < c->len && c->text[c->at] == '\n') return 1;
   return c->len - c->at >= 2 && memcmp(c->text + c->at, "\r\n", 2) == 0 ? 2 : 0;
 }
 
 bool clv_csv_has_record(clv_csv *c) {
-  for (size_t n; (n = count_line_end_bytes(c));) {
+  for (size_t n; (n = get_line_end_length(c));) {
     c->at += n;
     c->line++;
   }
@@ -56,13 +56,13 @@ static clv_code read_quoted_field(clv_csv *c, clv_bytes *ret, clv_err *err) {
     clv_bytes_add(ret, "\"", 1);
     c->at++;
   }
-  if (c->at == c->len || c->text[c->at] == get_separator(c) || count_line_end_bytes(c))
+  if (c->at == c->len || c->text[c->at] == get_separator(c) || get_line_end_length(c))
     return CLV_OK;
   return clv_csv_fail(c, c->line, c->at, err, "%s or the line's end is expected after quotes",
                       get_separator(c) == ',' ? "a comma" : "the separator");
 }
 
-static void read_plain_field(clv_csv *c, clv_bytes *ret) {
+static void read_unquoted_field(clv_csv *c, clv_bytes *ret) {
   const char *from = c->text + c->at, *text_end = c->text + c->len, *p = from;
   char separator = get_separator(c);
   while (p < text_end && *p != separator && *p != '\n' &&
@@ -78,10 +78,10 @@ clv_code clv_csv_read_field(clv_csv *c, clv_bytes *ret, bool *ret_last, clv_err 
   if (c->at < c->len && c->text[c->at] == '"')
     CLV_TRY(read_quoted_field(c, ret, err));
   else
-    read_plain_field(c, ret);
+    read_unquoted_field(c, ret);
   if (ret->failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for a field", c->label);
   *ret_last = c->at == c->len || c->text[c->at] != get_separator(c);
-  size_t n = *ret_last ? count_line_end_bytes(c) : 1;
+  size_t n = *ret_last ? get_line_end_length(c) : 1;
   c->at += n;
   c->line += *ret_last && n;
   return CLV_OK;

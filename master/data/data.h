@@ -160,7 +160,8 @@ typedef struct clv_table_options {
    * the usual ones, such as NA */
   const char *const *missing_marks;
   size_t n_missing_marks;
-  bool ignores_others; /* columns that are not listed are left out; false: they are refused */
+  /* columns that are not listed are left out; false: they are refused */
+  bool ignores_unlisted_columns;
   const clv_column_options *columns; /* [n_columns] in the order of the input */
   size_t n_columns;
   /* [n_targets] several labels per record -> y: [B, n_targets] f32, classes by their numbers; none:
@@ -187,7 +188,7 @@ typedef enum clv_split_key {
   CLV_KEY_IS_TIME,  /* time of the record, a number or a date */
   CLV_KEY_IS_SET,   /* set of the record, by the values in clv_dataset_options.set_values */
 } clv_split_key;
-typedef enum clv_set { CLV_SET_TRAINING, CLV_SET_VALIDATION, CLV_SET_TEST, CLV_SETS } clv_set;
+typedef enum clv_set { CLV_SET_TRAINING, CLV_SET_VALIDATION, CLV_SET_TEST, CLV_SET_COUNT } clv_set;
 typedef struct clv_set_values {
   const char *const *items; /* [n] texts that name the set */
   size_t n;
@@ -202,12 +203,12 @@ typedef struct clv_dataset_options {
   /* format of the files; CLV_FORMAT_AUTO: idx or npy, by their first bytes */
   clv_data_format format;
   const char *inputs_path;
-  /* [n_named] inputs by name, one file each, instead of inputs_path (idx and npy). Integers become
-   * i64, bytes are divided by 255 (f32), floats become f32, and shapes are those of the files.
-   * scale, mean, std, flatten and tokens do not apply. Texts provide "ids" [S] and "lengths" [],
-   * documents also "boxes" [S, 4]: name those that are needed in any order, without paths.
-   * n_named 0: one input, "input". */
-  size_t n_named;
+  /* [n_named_inputs] inputs by name, one file each, instead of inputs_path (idx and npy). Integers
+   * become i64, bytes are divided by 255 (f32), floats become f32, and shapes are those of the
+   * files. scale, mean, std, flatten and tokens do not apply. Texts provide "ids" [S] and "lengths"
+   * [], documents also "boxes" [S, 4]: name those that are needed in any order, without paths.
+   * n_named_inputs 0: one input, "input". */
+  size_t n_named_inputs;
   const char *const *names;
   const char *const *named_paths;
   const char *labels_path; /* file of the labels; NULL: no labels (prediction), or the folders of
@@ -220,10 +221,10 @@ typedef struct clv_dataset_options {
   bool reads_weights;      /* tables: read the column of weights; false: it may be missing */
   const char *group_path;  /* arrays: path of a file with an integer per record */
   clv_split_key split_key; /* tables: meaning of the column that text.group names */
-  clv_set_values set_values[CLV_SETS]; /* CLV_KEY_IS_SET: values of the column for each set */
+  clv_set_values set_values[CLV_SET_COUNT]; /* CLV_KEY_IS_SET: values of the column for each set */
   /* CLV_KEY_IS_SET: sets of records to keep, as bits 1 << clv_set; 0: all. Groups are then read
    * with skips_labels, too */
-  unsigned kept_sets;
+  unsigned kept_set_bits;
   /* factor of all values; 0: u8 is divided by 255 (ToTensor), others are not scaled */
   float scale;
   const float *mean, *std; /* [n_mean], [n_std]: 0, 1 or one per channel; std > 0 */
@@ -238,9 +239,10 @@ typedef struct clv_dataset_options {
   const int64_t *ignored_label;
   /* number of classes; a class label must be below it; 0: there is no upper limit */
   size_t n_classes;
-  size_t max_bytes;         /* limit of decoded bytes per file; 0: CLV_DATA_MAX_BYTES */
-  bool skips_broken;        /* skip broken texts and pages (clv_dataset_broken). Broken images are
-                             * not skipped at open; clv_dataset_scan lists them */
+  size_t max_bytes; /* limit of decoded bytes per file; 0: CLV_DATA_MAX_BYTES */
+  /* skip broken texts and pages (clv_dataset_broken_records). Broken images are not skipped at
+   * open; clv_dataset_scan lists them */
+  bool skips_broken;
   clv_image_options images; /* options of CLV_FORMAT_IMAGES, and of CLV_COLUMN_FILE */
   clv_text_options text;    /* options of CLV_FORMAT_TEXT and CLV_FORMAT_DOCUMENTS */
   clv_page_options pages;   /* options of CLV_FORMAT_DOCUMENTS, beside `text` */
@@ -255,9 +257,9 @@ typedef struct clv_broken_records {
   clv_bytes error_lines;
 } clv_broken_records;
 
-void clv_broken_done(clv_broken_records *b);
-/* Counts a record that cannot be read. `why` is its error, which names the file. */
-void clv_broken_add(clv_broken_records *b, const clv_err *why);
+void clv_broken_records_done(clv_broken_records *b);
+/* Counts a record that cannot be read. `cause` is its error, which names the file. */
+void clv_broken_records_add(clv_broken_records *b, const clv_err *cause);
 
 typedef struct clv_dataset clv_dataset;
 
@@ -275,8 +277,9 @@ void clv_dataset_free(clv_dataset *ds);
 void clv_dataset_freep(clv_dataset **ds);
 
 size_t clv_dataset_count(const clv_dataset *ds);
-/* Returns how many records of the file were left out because kept_sets does not have their set. */
-size_t clv_dataset_other_sets(const clv_dataset *ds);
+/* Returns how many records of the file were left out because kept_set_bits does not have their
+ * set. */
+size_t clv_dataset_other_set_count(const clv_dataset *ds);
 bool clv_dataset_has_labels(const clv_dataset *ds);
 /* Returns the number of named classes (images, texts, documents); 0 for other formats. */
 size_t clv_dataset_class_count(const clv_dataset *ds);
@@ -298,20 +301,20 @@ clv_code clv_dataset_check_same_classes(const clv_dataset *train, const clv_data
 /* Returns the number of files in a folder of images that are not used: no .png, .jpg or .jpeg, or
  * outside the class folders. *ret_first: the first of them by name, relative to the folder; NULL:
  * there is none. */
-size_t clv_dataset_stray_files(const clv_dataset *ds, const char **ret_first);
+size_t clv_dataset_stray_file_count(const clv_dataset *ds, const char **ret_first);
 /* True if inputs [N, a, b] became images [N, 1, a, b]. */
 bool clv_dataset_adds_channel(const clv_dataset *ds);
 /* Returns the texts and pages that were skipped because of `skips_broken`. */
-const clv_broken_records *clv_dataset_broken(const clv_dataset *ds);
+const clv_broken_records *clv_dataset_broken_records(const clv_dataset *ds);
 /* Returns the number of texts that were cut to max_tokens. */
-size_t clv_dataset_truncated(const clv_dataset *ds);
+size_t clv_dataset_truncated_count(const clv_dataset *ds);
 /* Numbers of pages, words and windows of documents; zeros for other formats. */
 typedef struct clv_page_counts {
-  size_t pages, words, windows;
+  size_t n_pages, n_words, n_windows;
   size_t n_long_pages;           /* pages with more than one window */
   size_t n_unlabelled_windows;   /* windows without a label, which are skipped */
   size_t n_words_without_tokens; /* words for which the tokenizer returns no token */
-  size_t n_strays;               /* files that are not documents */
+  size_t n_stray_files;          /* files that are not documents */
 } clv_page_counts;
 clv_page_counts clv_dataset_page_counts(const clv_dataset *ds);
 /* A page that is kept because the documents were opened with skips_labels: predictions are printed
@@ -322,8 +325,8 @@ typedef struct clv_kept_page {
   /* members of the page's JSON object besides words, boxes, labels and probabilities, as text, such
    * as "file":"a.pdf","page":1; "": none. Predictions print them again */
   const char *other_json_members;
-  /* first: number of the page's first record; windows: number of its records */
-  size_t first, windows;
+  /* number of the page's first record; number of its records, which are its windows */
+  size_t first_record, n_records;
 } clv_kept_page;
 /* number of pages that are kept; 0: none */
 size_t clv_dataset_kept_page_count(const clv_dataset *ds);
@@ -368,10 +371,10 @@ size_t clv_dataset_input_count(const clv_dataset *ds);
 clv_data_input clv_dataset_input(const clv_dataset *ds, size_t k, size_t n);
 
 /* Fills the first n rows of x ([B >= n, ...] of x_dtype) and y (may be NULL) with the records
- * `index` [n] of a dataset with one input. Allocates nothing, except for images. CLV_INVALID: a
- * tensor or an index does not fit. */
-clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_tensor *x,
-                        clv_tensor *y, clv_err *err) CLV_USE_RESULT;
+ * `record_indexes` [n] of a dataset with one input. Allocates nothing, except for images.
+ * CLV_INVALID: a tensor or an index does not fit. */
+clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *record_indexes, size_t n,
+                        clv_tensor *x, clv_tensor *y, clv_err *err) CLV_USE_RESULT;
 
 /* As clv_batch_fill, but fills all inputs, x: [clv_dataset_input_count], and draws random crops,
  * flips and masked tokens for training. The draws depend only on (seed, epoch, record), not on
@@ -380,8 +383,8 @@ typedef struct clv_draw_seed {
   uint64_t seed, epoch;
 } clv_draw_seed;
 clv_code clv_batch_fill_inputs(const clv_dataset *ds, const clv_draw_seed *draw,
-                               const uint32_t *index, size_t n, clv_tensor *const *x, clv_tensor *y,
-                               clv_err *err) CLV_USE_RESULT;
+                               const uint32_t *record_indexes, size_t n, clv_tensor *const *x,
+                               clv_tensor *y, clv_err *err) CLV_USE_RESULT;
 
 /* most bytes, with the NUL, of a message about a value, which names file, record, column and
  * value */
@@ -389,8 +392,9 @@ enum { CLV_SCAN_TEXT_BYTES = 400 };
 
 /* Range and number of different values of a sample of records, as their files have them. */
 typedef struct clv_value_levels {
-  size_t records; /* number of records read; 0: the data are texts, tokens or several inputs, or no
-                   * record could be read */
+  /* number of records read; 0: the data are texts, tokens or several inputs, or no record could be
+   * read */
+  size_t n_records;
   double low, high;
   size_t n_levels; /* number of different values; 0: some value is no integer from 0 to 65535 */
   /* bits of a sample of images: 16 if one image has 16, else 8; 0: no images. If 16, the values of
@@ -403,9 +407,9 @@ clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t max_records, clv
                                   clv_err *err) CLV_USE_RESULT;
 
 /* True if all labels are numbers in low..high (NaN is not), if there are no labels, or if labels
- * are classes. If false, `first` names the first label outside. */
+ * are classes. If false, `first_outside` names the first label outside. */
 bool clv_dataset_has_labels_in_range(const clv_dataset *ds, double low, double high,
-                                     char first[CLV_SCAN_TEXT_BYTES]);
+                                     char first_outside[CLV_SCAN_TEXT_BYTES]);
 
 /* Which numbers of an input the op embedding uses as row indexes: those in column `column` of the
  * last dimension (-1: all columns), minus those in column `minus_column` (-1: subtract nothing). */
@@ -465,13 +469,13 @@ bool clv_labels_are_own_tokens(const clv_label_shift *m);
 /* Appends a line for a file, or for each file in a folder: path, device, inode, size and
  * modification time. Reads no contents. Equal lines mean equal records, unless the times were set
  * back. */
-clv_code clv_data_stamp(const char *path, clv_bytes *lines, clv_err *err) CLV_USE_RESULT;
+clv_code clv_data_list_file_stamps(const char *path, clv_bytes *lines, clv_err *err) CLV_USE_RESULT;
 
 /* ---- subsets of records ---------------------------------------------------------------------- */
 
 /* A list of record numbers. Release with clv_subset_done. */
 typedef struct clv_subset {
-  uint32_t *index;
+  uint32_t *index; /* [n] record numbers */
   size_t n;
 } clv_subset;
 
@@ -489,10 +493,10 @@ typedef enum clv_split_kind {
 
 /* True if each record has one class: a class label, or a number that is 0 or 1 in all records. */
 bool clv_dataset_has_record_classes(const clv_dataset *ds);
-/* Returns the kind of split that is used when `requested` is requested. STRATIFIED becomes GROUPS
- * if a page has several windows, so that these stay together, and SHUFFLED if records do not have
- * one class each. */
-clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind requested);
+/* Returns the kind of split that is used when `requested_kind` is requested. STRATIFIED becomes
+ * GROUPS if a page has several windows, so that these stay together, and SHUFFLED if records do not
+ * have one class each. */
+clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind requested_kind);
 
 /* Splits all records into training and validation. Validation gets round(count * fraction) records,
  * at least one if fraction > 0; GROUPS: about as many; TIME: also those at the time of the earliest
@@ -503,16 +507,17 @@ clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind
                           uint64_t seed, clv_subset *ret_train, clv_subset *ret_validation,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Splits all records for cross-validation: validation is fold `fold` of 1..folds, and with one seed
- * each record is in exactly one fold. kind: STRATIFIED (sizes of a class differ by one record at
- * most), SHUFFLED or GROUPS (a group goes to the smallest fold, the largest group first). Both
+/* Splits all records for cross-validation: validation is fold `fold` of 1..n_folds, and with one
+ * seed each record is in exactly one fold. kind: STRATIFIED (sizes of a class differ by one record
+ * at most), SHUFFLED or GROUPS (a group goes to the smallest fold, the largest group first). Both
  * lists are ascending. CLV_INVALID: there are fewer records, or groups, than folds. */
-clv_code clv_subset_split_fold(const clv_dataset *ds, clv_split_kind kind, size_t folds,
+clv_code clv_subset_split_fold(const clv_dataset *ds, clv_split_kind kind, size_t n_folds,
                                size_t fold, uint64_t seed, clv_subset *ret_train,
                                clv_subset *ret_validation, clv_err *err) CLV_USE_RESULT;
 
-/* Removes from s the records of `removed`, which must be ascending. The others keep their order. */
-void clv_subset_remove(clv_subset *s, const clv_subset *removed);
+/* Removes from s the records of `removed_records`, which must be ascending. The others keep their
+ * order. */
+void clv_subset_remove(clv_subset *s, const clv_subset *removed_records);
 /* True if all records of s have one class, *ret. False also for an empty list, and if records do
  * not have one class each. */
 bool clv_subset_is_one_class(const clv_dataset *ds, const clv_subset *s, int64_t *ret);
@@ -575,7 +580,8 @@ typedef struct clv_found_table {
  * (.jsonl, .ndjson), plain or gzip. The target is the column named target, label, class, outcome,
  * y, diagnosis, response or result, else the last. Release with clv_found_table_done. CLV_INVALID:
  * it is no table. */
-clv_code clv_table_find(const char *path, clv_found_table *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_table_guess_columns(const char *path, clv_found_table *ret,
+                                 clv_err *err) CLV_USE_RESULT;
 void clv_found_table_done(clv_found_table *t);
 
 /* Reason why the user should check a column of a table. */
@@ -586,7 +592,7 @@ typedef enum clv_column_suspicion {
   CLV_COLUMN_NAMES_RECORDS,
   /* the column nearly gives the target away: its correlation with the target is above 0.99 or below
    * -0.99, or each of its few words has one class */
-  CLV_COLUMN_TELLS_TARGET,
+  CLV_COLUMN_REVEALS_TARGET,
   CLV_COLUMN_REPEATS_IDS,        /* two records have the same id */
   CLV_COLUMN_IS_CONSTANT_TARGET, /* all records have the same label */
 } clv_column_suspicion;
@@ -608,7 +614,8 @@ typedef struct clv_column_facts {
   /* Pearson's correlation with a target of numbers or of two classes, the largest if there are
    * several; 0: not computed */
   double correlation;
-  const char *told_target; /* of several, the first target that the column gives away; NULL: none */
+  /* of several, the first target that the column gives away; NULL: none */
+  const char *revealed_target;
   clv_column_suspicion suspicion;
 } clv_column_facts;
 /* Returns the number of columns that the session names; 0: another format. */
@@ -634,17 +641,17 @@ typedef struct clv_duplicates {
   size_t n; /* number of records that are the same as another one */
   /* number of these records whose label differs from that of the record they equal; 0 unless a set
    * is compared with itself */
-  size_t n_other_labels;
+  size_t n_with_other_label;
   /* numbers, in their files, of the first such record and of the record that it equals */
-  size_t record, same_as;
+  size_t record, equal_record;
 } clv_duplicates;
 
-/* Counts records of `rows` that are in `of_rows`, too, or, if these are the same rows, that occur
- * twice in them. by_id: records are the same if they have one id; otherwise if their inputs are
- * equal bit by bit, or for images, if their files are. */
+/* Counts records of `rows` that are in `other_rows`, too, or, if these are the same rows, that
+ * occur twice in them. by_id: records are the same if they have one id; otherwise if their inputs
+ * are equal bit by bit, or for images, if their files are. */
 clv_code clv_dataset_find_duplicates(const clv_dataset *ds, const clv_subset *rows,
-                                     const clv_dataset *of, const clv_subset *of_rows, bool by_id,
-                                     clv_duplicates *ret, clv_err *err) CLV_USE_RESULT;
+                                     const clv_dataset *other, const clv_subset *other_rows,
+                                     bool by_id, clv_duplicates *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- digests (digest.c) ---------------------------------------------------------------------- */
 
@@ -652,16 +659,17 @@ clv_code clv_dataset_find_duplicates(const clv_dataset *ds, const clv_subset *ro
  * then "labels" if there are any. _count returns their number, _name the name of a part, _path its
  * file for messages. */
 size_t clv_dataset_part_count(const clv_dataset *ds);
-const char *clv_dataset_part_name(const clv_dataset *ds, size_t part);
-const char *clv_dataset_part_path(const clv_dataset *ds, size_t part);
+const char *clv_dataset_part_name(const clv_dataset *ds, size_t part_index);
+const char *clv_dataset_part_path(const clv_dataset *ds, size_t part_index);
 /* Computes the digest of a part of a dataset: of type, shape and values of all records. For images
  * it reads all files and digests their bytes. */
-clv_code clv_dataset_digest(const clv_dataset *ds, size_t part, clv_sha256 *ret,
+clv_code clv_dataset_digest(const clv_dataset *ds, size_t part_index, clv_sha256 *ret,
                             clv_err *err) CLV_USE_RESULT;
 /* Computes a digest of the paths, inodes, sizes and times of image files, without reading them.
  * While it stays the same, so does the digest of the records. Zeros for other formats, whose data
  * are in memory. */
-clv_code clv_dataset_stamp(const clv_dataset *ds, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_dataset_digest_file_stamps(const clv_dataset *ds, clv_sha256 *ret,
+                                        clv_err *err) CLV_USE_RESULT;
 /* Computes a digest of the record numbers (clv_dataset_record_number), in the order of s. */
 clv_code clv_subset_digest(const clv_dataset *ds, const clv_subset *s, clv_sha256 *ret,
                            clv_err *err) CLV_USE_RESULT;
@@ -675,25 +683,25 @@ typedef struct clv_scan_options {
   bool decodes_images;
   const clv_draw_seed *draw; /* decode images as for training; NULL: as for an evaluation */
   /* The scan calls this every few megabytes, and at the end; may be NULL. */
-  void (*progress)(void *user, size_t done, size_t all);
+  void (*progress)(void *user, size_t n_done, size_t n_all);
   void *user;
 } clv_scan_options;
 
-/* Result of a scan. Release with clv_scan_done. */
-typedef struct clv_scan {
+/* Result of a scan. Release with clv_scan_result_done. */
+typedef struct clv_scan_result {
   size_t n_checked;                     /* number of checked records */
   clv_subset not_finite_records;        /* records with a value that is not finite, ascending */
   clv_subset unreadable_images;         /* unreadable images, ascending; only with skips_broken */
   clv_broken_records unreadable_errors; /* errors of the unreadable images */
   /* first value not finite: "x.npy: record 17, column 3 is nan" */
   char first_not_finite[CLV_SCAN_TEXT_BYTES];
-} clv_scan;
+} clv_scan_result;
 
 /* Finds values that f32 cannot hold as a finite number, and images that cannot be read. Without
  * skips_broken, CLV_DATA_LOSS names the first unreadable image. */
-clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options, clv_scan *ret,
-                          clv_err *err) CLV_USE_RESULT;
-void clv_scan_done(clv_scan *s);
+clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options,
+                          clv_scan_result *ret, clv_err *err) CLV_USE_RESULT;
+void clv_scan_result_done(clv_scan_result *s);
 
 /* ---- weighted sampling (sampling.c) ---------------------------------------------------------- */
 
@@ -745,9 +753,9 @@ clv_code clv_batches_new(const clv_batches_options *options, clv_batches **ret,
                          clv_err *err) CLV_USE_RESULT;
 void clv_batches_free(clv_batches *b);
 
-/* Returns the records of the next batch: *ret_index points at [*ret_n] indexes that stay valid
+/* Returns the records of the next batch: *ret_records points at [*ret_n] indexes that stay valid
  * until the next call. *ret_n = 0 after the last epoch. Allocates nothing. */
-void clv_batches_next(clv_batches *b, const uint32_t **ret_index, size_t *ret_n);
+void clv_batches_next(clv_batches *b, const uint32_t **ret_records, size_t *ret_n);
 
 /* Returns where the next batch starts. A later process continues there if it gets this cursor as
  * `start`. */
@@ -786,10 +794,10 @@ size_t clv_loader_per_epoch(const clv_loader *l);
 
 /* ---- sizes of micro-batches ------------------------------------------------------------------ */
 
-/* Computes the sizes of the chunks into which torch.chunk cuts n rows: ceil(n / chunks) each, the
- * last one shorter, possibly fewer than `chunks`. sizes: [chunks]. Returns the number of sizes
- * written; 0 if n or chunks is 0. Source: torch.chunk, PyTorch 1.13. */
-size_t clv_chunk_sizes(size_t n, size_t chunks, size_t *sizes);
+/* Computes the sizes of the chunks into which torch.chunk cuts n rows: ceil(n / n_chunks) each, the
+ * last one shorter, possibly fewer than n_chunks. chunk_sizes: [n_chunks]. Returns the number of
+ * sizes written; 0 if n or n_chunks is 0. Source: torch.chunk, PyTorch 1.13. */
+size_t clv_chunk_sizes(size_t n, size_t n_chunks, size_t *chunk_sizes);
 
 #ifdef __cplusplus
 }

@@ -14,18 +14,19 @@
 
 /* One input of records that have several inputs with names. */
 typedef struct clv_named_input {
-  char *name, *path;   /* path: file of the input, for messages */
-  clv_tensor *data;    /* [count or more, ...] as in the file */
-  clv_dtype dtype;     /* type of the input in a batch */
-  size_t row_elements; /* elements of one record */
-  bool is_bool;        /* the u8 data are 0 and 1, and are not divided by 255 */
+  char *name, *path;          /* path: file of the input, for messages */
+  clv_tensor *data;           /* [count or more, ...] as in the file */
+  clv_dtype dtype;            /* type of the input in a batch */
+  size_t elements_per_record; /* elements of one record */
+  bool is_bool;               /* the u8 data are 0 and 1, and are not divided by 255 */
   /* description of the index of a table's column, which owns the name; n_rows 0: no such input */
-  clv_index_facts index;
+  clv_index_facts index_facts;
 } clv_named_input;
 
 struct clv_dataset {
-  clv_named_input *named_inputs; /* [n_named] inputs, instead of `inputs`; NULL: a single input */
-  size_t n_named;
+  /* [n_named_inputs] inputs, instead of `inputs`; NULL: a single input */
+  clv_named_input *named_inputs;
+  size_t n_named_inputs;
   clv_tensor *inputs;    /* single input, in the type of its file; NULL for images and named
                               * inputs */
   clv_images *images;    /* the folder of images; NULL: another format */
@@ -45,20 +46,21 @@ struct clv_dataset {
   /* [count] number of each record's group, time (in the order of times) or set (clv_set); NULL:
    * groups were not read */
   int64_t *groups;
-  /* number of records of the file that were dropped, because kept_sets does not have their set */
-  size_t n_other_sets;
-  uint32_t *record_numbers; /* [count] number of each record in its file; NULL: its index */
-  size_t count;
+  /* number of records of the file that were dropped, because kept_set_bits does not have their
+   * set */
+  size_t n_records_of_other_sets;
+  uint32_t *record_numbers;   /* [count] number of each record in its file; NULL: its index */
+  size_t count;               /* number of records */
   clv_shape x_shape, y_shape; /* shapes of a batch; dim[0] is set for each batch */
-  size_t record_elements;
+  size_t elements_per_record; /* elements of the single input in a record */
   size_t channels, values_per_channel; /* channels of a record, and values of each channel */
-  size_t n_norm;                       /* number of means and of standard deviations: 1, or one per
-                               * channel */
-  float *mean, *std; /* [n_norm] means and standard deviations of torchvision's Normalize */
-  float *table_u8;   /* [n_norm, 256] normalised value of each u8; NULL: inputs are not
-                               * u8 */
-  float *table_u16;  /* [n_norm, 65536] normalised value of each u16, for images of 16
-                               * bits; NULL: no images */
+  /* number of means and of standard deviations: 1, or one per channel */
+  size_t n_norm_values;
+  float *mean, *std; /* [n_norm_values] means and standard deviations of torchvision's Normalize */
+  /* [n_norm_values, 256] normalised value of each u8; NULL: inputs are not u8 */
+  float *normalised_u8_values;
+  /* [n_norm_values, 65536] normalised value of each u16, for images of 16 bits; NULL: no images */
+  float *normalised_u16_values;
   clv_objective objective;
   clv_token_info token_info; /* special tokens of texts and documents */
   size_t token_input;        /* index of the input that has the tokens */
@@ -66,12 +68,12 @@ struct clv_dataset {
   bool divides_by_255, has_tokens;
   bool adds_channel; /* inputs [N, a, b] became [N, 1, a, b] */
   bool is_bool;      /* u8 inputs are 0 and 1, and are not divided by 255 */
-  float scale;
+  float scale;       /* factor of all values, before mean and std */
   /* paths for messages; labels_path NULL: no file has the labels */
   char *inputs_path, *labels_path;
   clv_label_kind label_kind;
-  int64_t label_min, label_max;
-  size_t label_max_at; /* first record that has the largest label; only for a file of labels */
+  int64_t label_min, label_max; /* smallest and largest class label */
+  size_t label_max_record; /* first record that has the largest label; only for a file of labels */
 };
 
 /* Returns element i of a tensor of integers. */
@@ -101,11 +103,11 @@ extern const clv_format_reader clv_reader_arrays;
 
 /* Sets scale, mean and std from the options. `channels` must be set before. is_u8: the inputs are
  * u8. */
-clv_code clv_dataset_set_norm(clv_dataset *ds, const clv_dataset_options *o, bool is_u8,
-                              clv_err *err) CLV_USE_RESULT;
-/* Makes table_u16. A value v becomes v / 65535 if bytes are divided by 255, else v / 257 * scale,
- * because one step of a byte is 257 steps of 16 bits; then mean and std apply. */
-clv_code clv_dataset_make_u16_table(clv_dataset *ds, clv_err *err) CLV_USE_RESULT;
+clv_code clv_dataset_set_normalisation(clv_dataset *ds, const clv_dataset_options *o, bool is_u8,
+                                       clv_err *err) CLV_USE_RESULT;
+/* Makes normalised_u16_values. A value v becomes v / 65535 if bytes are divided by 255, else v /
+ * 257 * scale, because one step of a byte is 257 steps of 16 bits; then mean and std apply. */
+clv_code clv_dataset_make_normalised_u16_values(clv_dataset *ds, clv_err *err) CLV_USE_RESULT;
 
 /* ---- records whose file has one array (format_arrays.c) -------------------------------------- */
 
@@ -135,33 +137,33 @@ clv_code clv_targets_set_labels(clv_dataset *ds, const clv_learnt *l, clv_err *e
 /* Sets the objective of records of tokens. Makes labels [n, S], unless the files have the labels;
  * for masked tokens, every position that may be masked gets a label. ids: [n, S], lengths: [n],
  * both i32. Call it before clv_inputs_select, which takes these tensors. */
-clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_token_info kinds,
-                           const clv_tensor *ids, const clv_tensor *lengths,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_dataset_set_objective(clv_dataset *ds, const clv_dataset_options *o,
+                                   clv_token_info token_info, const clv_tensor *ids,
+                                   const clv_tensor *lengths, clv_err *err) CLV_USE_RESULT;
 /* Chooses tokens of a record at random and replaces them in ids [S]. Removes the labels [S] of all
  * other tokens. draw NULL: choose as for an evaluation. */
-void clv_objective_mask(const clv_dataset *ds, const clv_draw_seed *draw, uint32_t record,
-                        int64_t *ids, int64_t *labels);
+void clv_dataset_mask_tokens(const clv_dataset *ds, const clv_draw_seed *draw, uint32_t record,
+                             int64_t *ids, int64_t *labels);
 
 /* ---- splits (split.c) ------------------------------------------------------------------------ */
 
 /* Returns the class of a record for a stratified split, which keeps the share of each class.
  * clv_dataset_has_record_classes must be true. */
 int64_t clv_dataset_split_class(const clv_dataset *ds, size_t record);
-/* Keeps the records of the sets in `sets`, bits 1 << clv_set. CLV_INVALID: there are none. */
-clv_code clv_dataset_keep_sets(clv_dataset *ds, unsigned sets, clv_err *err) CLV_USE_RESULT;
+/* Keeps the records of the sets in `set_bits`, bits 1 << clv_set. CLV_INVALID: there are none. */
+clv_code clv_dataset_keep_sets(clv_dataset *ds, unsigned set_bits, clv_err *err) CLV_USE_RESULT;
 
 /* ---- dropping records (keep_records.c) ------------------------------------------------------- */
 
-/* Drops all records except those of `kept`, which must be ascending. A dataset with kept pages does
- * not permit it. */
-clv_code clv_dataset_keep_only(clv_dataset *ds, const clv_subset *kept,
-                               clv_err *err) CLV_USE_RESULT;
+/* Drops all records except those of `kept_records`, which must be ascending. A dataset with kept
+ * pages does not permit it. */
+clv_code clv_dataset_keep_records(clv_dataset *ds, const clv_subset *kept_records,
+                                  clv_err *err) CLV_USE_RESULT;
 
 /* ---- groups of records (groups.c) ------------------------------------------------------------ */
 
-/* Copies group numbers to ds->groups. numbers: [count] int64_t. */
-void clv_dataset_set_groups(clv_dataset *ds, const clv_bytes *numbers);
+/* Copies group numbers to ds->groups. group_numbers: [count] int64_t. */
+void clv_dataset_set_groups(clv_dataset *ds, const clv_bytes *group_numbers);
 
 /* ---- named inputs (inputs.c) ----------------------------------------------------------------- */
 

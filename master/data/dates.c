@@ -15,12 +15,12 @@ enum {
   SECONDS_PER_DAY = 86400,
   MAX_YEAR = 9999,
   DAYS_PER_400_YEARS = 146097,
-  DAYS_TO_1970 = 719468
+  DAYS_BEFORE_1970 = 719468
 };
 
-static const char *const months[] = {"January",   "February", "March",    "April",
-                                     "May",       "June",     "July",     "August",
-                                     "September", "October",  "November", "December"};
+static const char *const month_names[] = {"January",   "February", "March",    "April",
+                                          "May",       "June",     "July",     "August",
+                                          "September", "October",  "November", "December"};
 
 /* The text of a date, and the parts that were read from it so far. */
 typedef struct date_reader {
@@ -34,26 +34,26 @@ typedef struct date_reader {
 
 static bool is_leap_year(int year) { return year % 4 == 0 && (year % 100 != 0 || year % 400 == 0); }
 
-static int days_of_month(int year, int month) {
+static int count_days_of_month(int year, int month) {
   static const int days[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
   return days[month - 1] + (month == 2 && is_leap_year(year));
 }
 
 /* Returns the days from 1970-01-01 to a date. A year that begins in March has its leap day last, so
  * that the days before a month follow from its number alone. */
-static int64_t count_days(int year, int month, int day) {
+static int64_t count_days_since_1970(int year, int month, int day) {
   int64_t y = month <= 2 ? year - 1 : year, m = (month + 9) % 12;
-  return 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - DAYS_TO_1970;
+  return 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - DAYS_BEFORE_1970;
 }
 
-/* Finds the date of a day; the inverse of count_days for the years 1 to 9999. */
-static void find_date(int64_t days, int *ret_year, int *ret_month, int *ret_day) {
-  int year = (int)((days + DAYS_TO_1970) * 400 / DAYS_PER_400_YEARS) + 1, month = 12;
-  while (year > 1 && count_days(year, 1, 1) > days) year--;
-  while (month > 1 && count_days(year, month, 1) > days) month--;
+/* Finds the date of a day; the inverse of count_days_since_1970 for the years 1 to 9999. */
+static void split_into_date(int64_t days, int *ret_year, int *ret_month, int *ret_day) {
+  int year = (int)((days + DAYS_BEFORE_1970) * 400 / DAYS_PER_400_YEARS) + 1, month = 12;
+  while (year > 1 && count_days_since_1970(year, 1, 1) > days) year--;
+  while (month > 1 && count_days_since_1970(year, month, 1) > days) month--;
   *ret_year = year;
   *ret_month = month;
-  *ret_day = (int)(days - count_days(year, month, 1)) + 1;
+  *ret_day = (int)(days - count_days_since_1970(year, month, 1)) + 1;
 }
 
 /* ---- reading a date -------------------------------------------------------------------------- */
@@ -98,9 +98,9 @@ static bool read_fraction(date_reader *r) {
 
 /* Reads the name of a month, or its first three letters. */
 static bool read_month_name(date_reader *r) {
-  for (int i = 0; i < (int)CLV_COUNT(months); i++)
-    for (size_t n = strlen(months[i]);; n = 3) {
-      if ((size_t)(r->end - r->at) >= n && strncasecmp(r->at, months[i], n) == 0) {
+  for (int i = 0; i < (int)CLV_COUNT(month_names); i++)
+    for (size_t n = strlen(month_names[i]);; n = 3) {
+      if ((size_t)(r->end - r->at) >= n && strncasecmp(r->at, month_names[i], n) == 0) {
         r->at += n;
         r->month = i + 1;
         return true;
@@ -111,7 +111,7 @@ static bool read_month_name(date_reader *r) {
 }
 
 /* Reads Z, or hours and minutes from UTC: +02, +0200, +02:00. */
-static bool read_zone(date_reader *r) {
+static bool read_time_zone(date_reader *r) {
   int hours, minutes = 0;
   if (read_literal(r, 'Z')) return true;
   bool is_west = r->at < r->end && *r->at == '-';
@@ -132,7 +132,7 @@ static const struct {
 } directives[] = {{'Y', read_year},     {'m', read_month},      {'d', read_day},
                   {'H', read_hour},     {'M', read_minute},     {'S', read_second},
                   {'f', read_fraction}, {'b', read_month_name}, {'B', read_month_name},
-                  {'z', read_zone}};
+                  {'z', read_time_zone}};
 
 static bool read_directive(date_reader *r, char letter) {
   if (letter == '%') return read_literal(r, '%');
@@ -141,45 +141,45 @@ static bool read_directive(date_reader *r, char letter) {
   return false;
 }
 
-static bool read_by_format(date_reader *r, const char *format) {
+static bool read_date_by_format(date_reader *r, const char *format) {
   for (; *format; format++)
     if (*format == '%' ? !read_directive(r, *++format) : !read_literal(r, *format)) return false;
   return true;
 }
 
 /* Reads 2024-01-31, with a time behind a T or a space, and a zone behind the time. */
-static bool read_iso(date_reader *r) {
-  if (!read_by_format(r, "%Y-%m-%d")) return false;
+static bool read_iso_date(date_reader *r) {
+  if (!read_date_by_format(r, "%Y-%m-%d")) return false;
   if (r->at == r->end) return true;
   if (!read_literal(r, 'T') && !read_literal(r, ' ')) return false;
-  if (!read_by_format(r, "%H:%M")) return false;
+  if (!read_date_by_format(r, "%H:%M")) return false;
   if (read_literal(r, ':') && !read_second(r)) return false;
   if ((read_literal(r, '.') || read_literal(r, ',')) && !read_fraction(r)) return false;
-  return r->at == r->end || read_zone(r);
+  return r->at == r->end || read_time_zone(r);
 }
 
-bool clv_date_read(const char *text, size_t len, const char *format, double *ret) {
+bool clv_date_read_days(const char *text, size_t len, const char *format, double *ret) {
   date_reader r = {.at = text, .end = text + len, .month = 1, .day = 1};
-  bool ok = format ? read_by_format(&r, format) : read_iso(&r);
-  if (!ok || r.at != r.end || r.day > days_of_month(r.year, r.month)) return false;
+  bool ok = format ? read_date_by_format(&r, format) : read_iso_date(&r);
+  if (!ok || r.at != r.end || r.day > count_days_of_month(r.year, r.month)) return false;
   double seconds = 3600.0 * r.hour + 60.0 * (r.minute - r.zone_minutes) + r.second;
-  *ret = (double)count_days(r.year, r.month, r.day) + seconds / SECONDS_PER_DAY;
+  *ret = (double)count_days_since_1970(r.year, r.month, r.day) + seconds / SECONDS_PER_DAY;
   return true;
 }
 
 clv_code clv_date_check_format(const char *format, clv_err *err) {
   bool has_year = false;
   for (const char *c = format; *c; c++) {
-    bool is_known = *c != '%' || c[1] == '%';
+    bool is_known_directive = *c != '%' || c[1] == '%';
     if (*c != '%') continue;
     c++;
     for (size_t i = 0; i < CLV_COUNT(directives); i++)
-      is_known = is_known || directives[i].letter == *c;
+      is_known_directive = is_known_directive || directives[i].letter == *c;
     has_year = has_year || *c == 'Y';
     if (*c == 'y')
       return clv_fail(err, CLV_PRECONDITION,
                       "%%y leaves the century open: write years with four digits, %%Y");
-    if (!is_known)
+    if (!is_known_directive)
       return clv_fail(err, CLV_PRECONDITION,
                       "%%%.1s is none of %%Y %%m %%d %%H %%M %%S %%f %%b %%B %%z and %%%%", c);
   }
@@ -189,19 +189,19 @@ clv_code clv_date_check_format(const char *format, clv_err *err) {
 
 /* ---- parts of a date ------------------------------------------------------------------------- */
 
-double clv_date_part_passed(double days, clv_date_part part) {
+double clv_date_fraction_passed(double days, clv_date_part part) {
   int year, month, day;
-  int64_t whole_days = (int64_t)floor(days);
-  find_date(whole_days, &year, &month, &day);
-  int64_t day_of_year = whole_days - count_days(year, 1, 1);
+  int64_t n_full_days = (int64_t)floor(days);
+  split_into_date(n_full_days, &year, &month, &day);
+  int64_t day_of_year = n_full_days - count_days_since_1970(year, 1, 1);
   if (part == CLV_DATE_MONTH) return (month - 1) / 12.0;
-  if (part == CLV_DATE_WEEKDAY) return (double)(((whole_days + 3) % 7 + 7) % 7) / 7;
+  if (part == CLV_DATE_WEEKDAY) return (double)(((n_full_days + 3) % 7 + 7) % 7) / 7;
   return (double)day_of_year / (365 + is_leap_year(year));
 }
 
 const char *clv_date_text(double days, char buf[CLV_DATE_TEXT_BYTES]) {
   int year, month, day;
-  find_date((int64_t)floor(days), &year, &month, &day);
+  split_into_date((int64_t)floor(days), &year, &month, &day);
   snprintf(buf, CLV_DATE_TEXT_BYTES, "%04d-%02d-%02d", year, month, day);
   return buf;
 }

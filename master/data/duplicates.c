@@ -34,7 +34,7 @@ static clv_code digest_row(const clv_tensor *t, size_t record, clv_bytes *text, 
 static clv_code digest_inputs(const clv_dataset *ds, size_t record, clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   if (ds->inputs) CLV_TRY(digest_row(ds->inputs, record, &text, err));
-  for (size_t k = 0; k < ds->n_named; k++)
+  for (size_t k = 0; k < ds->n_named_inputs; k++)
     CLV_TRY(digest_row(ds->named_inputs[k].data, record, &text, err));
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_sha256_of(text.data, text.len, ret, err);
@@ -43,25 +43,26 @@ static clv_code digest_inputs(const clv_dataset *ds, size_t record, clv_sha256 *
 /* Fills the keys of `rows`, digests of ids or inputs. file_digests: [count] digests of images;
  * NULL: the inputs are in memory. */
 static clv_code fill_keys(const clv_dataset *ds, const clv_subset *rows, bool by_id,
-                          const clv_sha256 *file_digests, keyed_record *list, clv_err *err) {
+                          const clv_sha256 *file_digests, keyed_record *keyed_records,
+                          clv_err *err) {
   for (size_t i = 0; i < rows->n; i++) {
     uint32_t record = rows->index[i];
     const char *id = by_id ? clv_dataset_record_id(ds, record) : NULL;
-    list[i].record = record;
+    keyed_records[i].record = record;
     if (by_id)
-      CLV_TRY(clv_sha256_of(id, strlen(id), &list[i].key, err));
+      CLV_TRY(clv_sha256_of(id, strlen(id), &keyed_records[i].key, err));
     else if (file_digests)
-      list[i].key = file_digests[record];
+      keyed_records[i].key = file_digests[record];
     else
-      CLV_TRY(digest_inputs(ds, record, &list[i].key, err));
+      CLV_TRY(digest_inputs(ds, record, &keyed_records[i].key, err));
   }
-  qsort(list, rows->n, sizeof *list, compare_records);
+  qsort(keyed_records, rows->n, sizeof *keyed_records, compare_records);
   return CLV_OK;
 }
 
 /* Lists the records of a set, sorted by key. */
-static clv_code list_records(const clv_dataset *ds, const clv_subset *rows, bool by_id,
-                             keyed_record **ret, clv_err *err) {
+static clv_code list_keyed_records(const clv_dataset *ds, const clv_subset *rows, bool by_id,
+                                   keyed_record **ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_sha256 *file_digests = NULL;
   CLV_TRY(clv_alloc(rows->n + 1, sizeof **ret, ret, err));
   if (ds->images && !by_id) {
@@ -71,29 +72,30 @@ static clv_code list_records(const clv_dataset *ds, const clv_subset *rows, bool
   return fill_keys(ds, rows, by_id, file_digests, *ret, err);
 }
 
-static void note_duplicate(clv_duplicates *d, const clv_dataset *a, uint32_t record,
-                           const clv_dataset *b, uint32_t same_record) {
+static void count_duplicate(clv_duplicates *d, const clv_dataset *a, uint32_t record,
+                            const clv_dataset *b, uint32_t same_record) {
   size_t number = clv_dataset_record_number(a, record);
   if (d->n && number >= d->record) return;
   d->record = number;
-  d->same_as = clv_dataset_record_number(b, same_record);
+  d->equal_record = clv_dataset_record_number(b, same_record);
 }
 
 /* Counts the records that have the key of an earlier record of the same list. */
-static void count_duplicates_in_list(const clv_dataset *ds, const keyed_record *list, size_t n,
-                                     clv_duplicates *ret) {
+static void count_duplicates_in_list(const clv_dataset *ds, const keyed_record *keyed_records,
+                                     size_t n, clv_duplicates *ret) {
   for (size_t i = 1, first = 0; i < n; i++) {
-    double label = 0, first_label = 0;
-    if (memcmp(&list[first].key, &list[i].key, sizeof list->key) != 0) {
+    double label_hash = 0, first_label_hash = 0;
+    if (memcmp(&keyed_records[first].key, &keyed_records[i].key, sizeof keyed_records->key) != 0) {
       first = i;
       continue;
     }
-    note_duplicate(ret, ds, list[i].record, ds, list[first].record);
+    count_duplicate(ret, ds, keyed_records[i].record, ds, keyed_records[first].record);
     ret->n++;
-    bool has_other_label = clv_dataset_label_hash(ds, list[i].record, &label) &&
-                           clv_dataset_label_hash(ds, list[first].record, &first_label) &&
-                           label != first_label;
-    ret->n_other_labels += has_other_label;
+    bool has_other_label =
+        clv_dataset_label_hash(ds, keyed_records[i].record, &label_hash) &&
+        clv_dataset_label_hash(ds, keyed_records[first].record, &first_label_hash) &&
+        label_hash != first_label_hash;
+    ret->n_with_other_label += has_other_label;
   }
 }
 
@@ -103,26 +105,26 @@ static int compare_keys(const void *a, const void *b) {
 }
 
 /* Returns true if the records of the datasets can be compared: they have the same inputs. */
-static bool are_comparable(const clv_dataset *a, const clv_dataset *b, bool by_id) {
+static bool have_comparable_keys(const clv_dataset *a, const clv_dataset *b, bool by_id) {
   bool have_both_ids = a->table && b->table && a->table->ids && b->table->ids;
-  return by_id ? have_both_ids : !a->images == !b->images && a->n_named == b->n_named;
+  return by_id ? have_both_ids : !a->images == !b->images && a->n_named_inputs == b->n_named_inputs;
 }
 
 clv_code clv_dataset_find_duplicates(const clv_dataset *ds, const clv_subset *rows,
-                                     const clv_dataset *of, const clv_subset *of_rows, bool by_id,
-                                     clv_duplicates *ret, clv_err *err) {
-  CLV_AUTO(clv_freep) keyed_record *list = NULL, *others = NULL;
-  bool is_same_set = ds == of && rows == of_rows;
+                                     const clv_dataset *other, const clv_subset *other_rows,
+                                     bool by_id, clv_duplicates *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) keyed_record *keyed_records = NULL, *others = NULL;
+  bool is_same_set = ds == other && rows == other_rows;
   *ret = (clv_duplicates){0};
-  if (!are_comparable(ds, of, by_id)) return CLV_OK;
-  CLV_TRY(list_records(ds, rows, by_id, &list, err));
-  if (is_same_set) return count_duplicates_in_list(ds, list, rows->n, ret), CLV_OK;
-  CLV_TRY(list_records(of, of_rows, by_id, &others, err));
+  if (!have_comparable_keys(ds, other, by_id)) return CLV_OK;
+  CLV_TRY(list_keyed_records(ds, rows, by_id, &keyed_records, err));
+  if (is_same_set) return count_duplicates_in_list(ds, keyed_records, rows->n, ret), CLV_OK;
+  CLV_TRY(list_keyed_records(other, other_rows, by_id, &others, err));
   for (size_t i = 0; i < rows->n; i++) {
     const keyed_record *same_record =
-        bsearch(&list[i], others, of_rows->n, sizeof *others, compare_keys);
+        bsearch(&keyed_records[i], others, other_rows->n, sizeof *others, compare_keys);
     if (!same_record) continue;
-    note_duplicate(ret, ds, list[i].record, of, same_record->record);
+    count_duplicate(ret, ds, keyed_records[i].record, other, same_record->record);
     ret->n++;
   }
   return CLV_OK;

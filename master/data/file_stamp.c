@@ -8,7 +8,7 @@
 #include "master/data/data.h"
 #include "master/documents/documents.h"
 
-static clv_code add_stamp(void *user, const clv_found_file *f, clv_err *err) {
+static clv_code append_file_stamp(void *user, const clv_found_file *f, clv_err *err) {
   clv_bytes *lines = user;
   struct stat at;
   if (stat(f->path, &at) != 0)
@@ -20,6 +20,6 @@ static clv_code add_stamp(void *user, const clv_found_file *f, clv_err *err) {
                        : CLV_OK;
 }
 
-clv_code clv_data_stamp(const char *path, clv_bytes *lines, clv_err *err) {
-  return clv_documents_walk(path, add_stamp, lines, err);
+clv_code clv_data_list_file_stamps(const char *path, clv_bytes *lines, clv_err *err) {
+  return clv_documents_walk(path, append_file_stamp, lines, err);
 }

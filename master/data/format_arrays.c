@@ -19,8 +19,8 @@ static void set_x_shape(clv_dataset *ds, bool flattens, bool keeps_rank_3) {
     shape = CLV_SHAPE(shape.dim[0], 1, shape.dim[1], shape.dim[2]);
   }
   ds->channels = (size_t)shape.dim[1];
-  ds->values_per_channel = ds->record_elements / ds->channels;
-  ds->x_shape = flattens ? CLV_SHAPE(shape.dim[0], (int64_t)ds->record_elements) : shape;
+  ds->values_per_channel = ds->elements_per_record / ds->channels;
+  ds->x_shape = flattens ? CLV_SHAPE(shape.dim[0], (int64_t)ds->elements_per_record) : shape;
 }
 
 static clv_code check_tokens(const clv_tensor *t, const clv_dataset_options *o, clv_err *err) {
@@ -46,16 +46,16 @@ clv_code clv_arrays_set_records(clv_dataset *ds, const clv_dataset_options *o, c
     return clv_fail(err, CLV_EXHAUSTED, "%s: %lld records, the limit is %u", o->inputs_path,
                     (long long)t->shape.dim[0], UINT32_MAX);
   ds->count = (size_t)t->shape.dim[0];
-  ds->record_elements = t->n / ds->count;
+  ds->elements_per_record = t->n / ds->count;
   set_x_shape(ds, o->flattens_records, o->keeps_rank_3);
   ds->adds_channel = t->shape.rank == 3 && !o->keeps_rank_3 && !o->flattens_records;
   ds->has_tokens = o->holds_tokens;
   return o->holds_tokens ? check_tokens(t, o, err)
-                         : clv_dataset_set_norm(ds, o, t->dtype == CLV_U8, err);
+                         : clv_dataset_set_normalisation(ds, o, t->dtype == CLV_U8, err);
 }
 
 static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  if (o->n_named) return clv_inputs_open(ds, o, err);
+  if (o->n_named_inputs) return clv_inputs_open(ds, o, err);
   if (!o->inputs_path) return clv_fail(err, CLV_INVALID, "the dataset names no inputs file");
   CLV_TRY(clv_array_read(o->inputs_path, o->format, o->max_bytes, &ds->inputs, &ds->is_bool, err));
   return clv_arrays_set_records(ds, o, err);
@@ -78,8 +78,8 @@ double clv_tensor_element_as_double(const clv_tensor *t, size_t i) {
   }
 }
 
-static clv_code check_class(clv_dataset *ds, const clv_dataset_options *o, int64_t v, size_t i,
-                            clv_err *err) {
+static clv_code check_class_label(clv_dataset *ds, const clv_dataset_options *o, int64_t v,
+                                  size_t i, clv_err *err) {
   size_t labels_per_record = ds->labels->n / (size_t)ds->y_shape.dim[0];
   if (v == (o->ignored_label ? *o->ignored_label : CLV_LABEL_IGNORED) && ds->y_shape.rank > 1)
     return CLV_OK;
@@ -88,7 +88,7 @@ static clv_code check_class(clv_dataset *ds, const clv_dataset_options *o, int64
                     o->labels_path, (long long)v, i / labels_per_record, o->n_classes ? "0.." : "",
                     o->n_classes ? (long long)o->n_classes - 1 : 0LL,
                     o->n_classes ? "" : " or more (loss.ignore_index is for labels of places)");
-  if (v > ds->label_max) ds->label_max_at = i / labels_per_record;
+  if (v > ds->label_max) ds->label_max_record = i / labels_per_record;
   ds->label_min = CLV_MIN(v, ds->label_min);
   ds->label_max = CLV_MAX(v, ds->label_max);
   return CLV_OK;
@@ -102,19 +102,19 @@ static clv_code set_class_labels(clv_dataset *ds, const clv_dataset_options *o,
                     "%s: class labels must be integers, found %s (targets that are floats go with "
                     "the losses mse and bce)",
                     o->labels_path, clv_dtype_name(raw_labels->dtype));
-  bool has_positions = raw_labels->n != (size_t)raw_labels->shape.dim[0];
-  if (has_positions && !o->n_named && !o->holds_tokens)
+  bool has_label_per_position = raw_labels->n != (size_t)raw_labels->shape.dim[0];
+  if (has_label_per_position && !o->n_named_inputs && !o->holds_tokens)
     return clv_fail(err, CLV_INVALID, "%s: class labels must have the shape [%zu], found %s",
                     o->labels_path, ds->count,
                     clv_shape_format(&raw_labels->shape, text, sizeof text));
-  ds->y_shape = has_positions ? raw_labels->shape : CLV_SHAPE((int64_t)raw_labels->n);
+  ds->y_shape = has_label_per_position ? raw_labels->shape : CLV_SHAPE((int64_t)raw_labels->n);
   ds->label_min = INT64_MAX;
   ds->label_max = INT64_MIN;
   CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
   int64_t *out = ds->labels->data;
   for (size_t i = 0; i < raw_labels->n; i++) {
     out[i] = clv_tensor_element_as_integer(raw_labels, i);
-    CLV_TRY(check_class(ds, o, out[i], i, err));
+    CLV_TRY(check_class_label(ds, o, out[i], i, err));
   }
   if (ds->label_min <= ds->label_max) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%s: all labels are %lld, the label that is ignored",
@@ -135,12 +135,12 @@ static clv_code set_float_labels(clv_dataset *ds, const clv_tensor *raw_labels, 
 static clv_code open_labels(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *raw_labels = NULL;
   CLV_TRY(clv_array_read(o->labels_path, o->format, o->max_bytes, &raw_labels, NULL, err));
-  size_t n_found = raw_labels->shape.rank ? (size_t)raw_labels->shape.dim[0] : 0;
-  if (n_found != ds->count)
+  size_t n_label_records = raw_labels->shape.rank ? (size_t)raw_labels->shape.dim[0] : 0;
+  if (n_label_records != ds->count)
     return clv_fail(err, CLV_INVALID,
                     "%s holds %zu records and %s holds %zu labels: expected the "
                     "same number",
-                    o->inputs_path, ds->count, o->labels_path, n_found);
+                    o->inputs_path, ds->count, o->labels_path, n_label_records);
   return o->labels == CLV_LABEL_CLASS ? set_class_labels(ds, o, raw_labels, err)
                                       : set_float_labels(ds, raw_labels, err);
 }

@@ -52,11 +52,12 @@ static clv_code set_labels(clv_dataset *ds, clv_err *err) {
 }
 
 /* Opens the images that a column names, which are the records. */
-static clv_code open_files(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+static clv_code open_image_files(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   CLV_AUTO(clv_image_folder_done) clv_image_folder folder = {0};
   const clv_cell_table *t = ds->table;
   size_t n = o->limit ? CLV_MIN(o->limit, t->count) : t->count;
-  CLV_TRY(clv_image_folder_list(t->files_folder, clv_table_texts(t), t->files, n, &folder, err));
+  CLV_TRY(
+      clv_image_folder_list(t->image_folder_path, clv_table_texts(t), t->files, n, &folder, err));
   CLV_TRY(clv_images_open_list(o, &folder, &ds->images, err));
   return clv_images_set_records(ds, o, err);
 }
@@ -70,16 +71,16 @@ static clv_code open_table(clv_dataset *ds, const clv_dataset_options *o, clv_er
   ds->count = ds->table->count;
   ds->broken = ds->table->broken;
   ds->table->broken = (clv_broken_records){0};
-  if (ds->table->files) CLV_TRY(open_files(ds, o, err));
+  if (ds->table->files) CLV_TRY(open_image_files(ds, o, err));
   return set_labels(ds, err);
 }
 
 static clv_code group_by_column(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  const clv_tensor *file = ds->table->group_file;
+  const clv_tensor *group_file = ds->table->group_file;
   (void)o;
   (void)err;
-  if (file)
-    memcpy(ds->groups, file->data, file->bytes);
+  if (group_file)
+    memcpy(ds->groups, group_file->data, group_file->bytes);
   else
     clv_dataset_set_groups(ds, &ds->table->groups);
   return CLV_OK;
@@ -97,41 +98,41 @@ clv_code clv_dataset_learn(const clv_dataset *ds, const clv_subset *rows, clv_le
 }
 
 /* Finds the options of a column that was learnt. */
-static const clv_column_options *find_options(const clv_dataset *ds, const char *name) {
+static const clv_column_options *find_column_options(const clv_dataset *ds, const char *name) {
   size_t i = 0;
   while (strcmp(ds->table->columns[i].o.name, name) != 0) i++;
   return &ds->table->columns[i].o;
 }
 
 /* Adds the index of a column as an input. */
-static clv_code add_index(clv_dataset *ds, const clv_learnt *l, size_t column, clv_err *err) {
+static clv_code add_index_input(clv_dataset *ds, const clv_learnt *l, size_t column, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   const clv_learnt_column *c = &l->columns[column];
-  if (ds->n_named == CLV_DATA_MAX_INPUTS)
+  if (ds->n_named_inputs == CLV_DATA_MAX_INPUTS)
     return clv_fail(err, CLV_INVALID, "column '%.80s': a record has at most %d inputs", c->name,
                     CLV_DATA_MAX_INPUTS);
   CLV_TRY(clv_table_encode_index(ds->table, l, column, &x, err));
-  const clv_column_options *o = find_options(ds, c->name);
-  clv_named_input *in = &ds->named_inputs[ds->n_named];
+  const clv_column_options *o = find_column_options(ds, c->name);
+  clv_named_input *in = &ds->named_inputs[ds->n_named_inputs];
   CLV_TRY(clv_inputs_add(ds, o->input ? o->input : o->name, ds->inputs_path, &x, err));
-  in->index = (clv_index_facts){.column = o->name,
-                                .n_values = c->n_values,
-                                .has_missing_row = c->missing == CLV_MISSING_OWN,
-                                .n_rows = clv_learnt_index_rows(c)};
+  in->index_facts = (clv_index_facts){.column = o->name,
+                                      .n_values = c->n_values,
+                                      .has_missing_row = c->missing == CLV_MISSING_OWN,
+                                      .n_rows = clv_learnt_index_row_count(c)};
   return CLV_OK;
 }
 
 /* Makes named inputs of a table with indexes. The first one has the other columns. */
-static clv_code add_inputs(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
+static clv_code add_table_inputs(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = clv_steal(&ds->inputs);
   CLV_TRY(clv_alloc(CLV_DATA_MAX_INPUTS, sizeof *ds->named_inputs, &ds->named_inputs, err));
   if (x) CLV_TRY(clv_inputs_add(ds, "input", ds->inputs_path, &x, err));
   for (size_t i = 0; i < l->n_columns; i++)
-    if (l->columns[i].use == CLV_COLUMN_INDEX) CLV_TRY(add_index(ds, l, i, err));
+    if (l->columns[i].use == CLV_COLUMN_INDEX) CLV_TRY(add_index_input(ds, l, i, err));
   return CLV_OK;
 }
 
-static bool has_indexes(const clv_learnt *l) {
+static bool has_index_column(const clv_learnt *l) {
   for (size_t i = 0; i < l->n_columns; i++)
     if (l->columns[i].use == CLV_COLUMN_INDEX) return true;
   return false;
@@ -143,13 +144,13 @@ clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) 
   if (ds->table->target && !ds->table->target->has_numbers) CLV_TRY(set_class_labels(ds, l, err));
   if (ds->table->n_targets) CLV_TRY(clv_targets_set_labels(ds, l, err));
   if (ds->images) return CLV_OK;
-  return has_indexes(l) ? add_inputs(ds, l, err)
-                        : clv_arrays_set_records(ds, &default_options, err);
+  return has_index_column(l) ? add_table_inputs(ds, l, err)
+                             : clv_arrays_set_records(ds, &default_options, err);
 }
 
 bool clv_dataset_index_facts(const clv_dataset *ds, size_t k, clv_index_facts *ret) {
   if (!ds->named_inputs) return false;
-  *ret = ds->named_inputs[k].index;
+  *ret = ds->named_inputs[k].index_facts;
   return ret->n_rows > 0;
 }
 

@@ -14,11 +14,11 @@ static const clv_format_reader *const readers[] = {
 /* Reads the groups if they are needed. Call it after the reader has read the records. */
 static clv_code read_groups(clv_dataset *ds, const clv_format_reader *r,
                             const clv_dataset_options *o, clv_err *err) {
-  bool is_read = (o->reads_groups || r->always_reads_groups) && !o->skips_labels;
-  if (!is_read && !o->kept_sets) return CLV_OK;
+  bool needs_groups = (o->reads_groups || r->always_reads_groups) && !o->skips_labels;
+  if (!needs_groups && !o->kept_set_bits) return CLV_OK;
   CLV_TRY(clv_alloc(ds->count, sizeof *ds->groups, &ds->groups, err));
   CLV_TRY(r->group(ds, o, err));
-  return o->kept_sets ? clv_dataset_keep_sets(ds, o->kept_sets, err) : CLV_OK;
+  return o->kept_set_bits ? clv_dataset_keep_sets(ds, o->kept_set_bits, err) : CLV_OK;
 }
 
 clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret, clv_err *err) {

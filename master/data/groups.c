@@ -16,12 +16,13 @@ int64_t clv_group_number(const char *name, size_t len) {
 }
 
 int64_t clv_time_number(double time) {
-  int64_t bits;
+  int64_t time_bits;
   time += 0.0; /* turns -0 into 0, so that both have the same number */
-  memcpy(&bits, &time, sizeof bits);
-  return bits < 0 ? bits ^ INT64_MAX : bits;
+  memcpy(&time_bits, &time, sizeof time_bits);
+  return time_bits < 0 ? time_bits ^ INT64_MAX : time_bits;
 }
 
-void clv_dataset_set_groups(clv_dataset *ds, const clv_bytes *numbers) {
-  memcpy(ds->groups, numbers->data, CLV_MIN(numbers->len, ds->count * sizeof *ds->groups));
+void clv_dataset_set_groups(clv_dataset *ds, const clv_bytes *group_numbers) {
+  memcpy(ds->groups, group_numbers->data,
+         CLV_MIN(group_numbers->len, ds->count * sizeof *ds->groups));
 }

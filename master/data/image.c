@@ -10,7 +10,7 @@
 #include "master/data/image_int.h"
 
 /* Converts RGB to grey by ITU-R 601-2, rounded as in PIL's convert("L"). */
-#define TO_GREY(type)                                                                 \
+#define CONVERT_TO_GREY(type)                                                         \
   do {                                                                                \
     type *at = (type *)(void *)p->data;                                               \
     for (size_t i = 0; i < n; i++) {                                                  \
@@ -22,9 +22,9 @@
 static void convert_to_grey(clv_pixels *p) {
   size_t n = (size_t)p->width * p->height;
   if (p->has_16_bits)
-    TO_GREY(uint16_t);
+    CONVERT_TO_GREY(uint16_t);
   else
-    TO_GREY(uint8_t);
+    CONVERT_TO_GREY(uint8_t);
   p->channels = 1;
 }
 

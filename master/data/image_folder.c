@@ -16,7 +16,7 @@
 
 #include "master/data/image_int.h"
 
-enum { MAX_DEPTH = 16, MAX_PATH = 4096 };
+enum { MAX_FOLDER_DEPTH = 16, MAX_PATH_BYTES = 4096 };
 
 void clv_image_folder_done(clv_image_folder *f) {
   if (!f) return;
@@ -25,7 +25,7 @@ void clv_image_folder_done(clv_image_folder *f) {
   free(f->paths);
   free(f->labels);
   free(f->classes);
-  free(f->first_stray);
+  free(f->first_stray_file);
   *f = (clv_image_folder){0};
 }
 
@@ -41,14 +41,14 @@ void clv_image_folder_limit(clv_image_folder *f, size_t limit) {
 
 /* ---- growing the lists of an index ----------------------------------------------------------- */
 
-static clv_code grow_list(void *list_pp, size_t old_cap, size_t new_cap, size_t element_bytes,
+static clv_code grow_list(void *list_address, size_t old_cap, size_t new_cap, size_t element_bytes,
                           clv_err *err) {
   size_t bytes;
-  void *grown =
-      clv_mul_size(new_cap, element_bytes, &bytes) ? realloc(*(void **)list_pp, bytes) : NULL;
-  if (!grown)
+  void *new_list =
+      clv_mul_size(new_cap, element_bytes, &bytes) ? realloc(*(void **)list_address, bytes) : NULL;
+  if (!new_list)
     return clv_fail(err, CLV_EXHAUSTED, "no memory for the names of more than %zu files", old_cap);
-  *(void **)list_pp = grown;
+  *(void **)list_address = new_list;
   return CLV_OK;
 }
 
@@ -61,10 +61,10 @@ static clv_code add_name(clv_image_folder *f, const char *name, size_t *ret_offs
 }
 
 static clv_code add_class(clv_image_folder *f, const char *name, clv_err *err) {
-  if (f->n_classes == f->cap_classes) {
-    size_t cap = f->cap_classes ? 2 * f->cap_classes : 64;
-    CLV_TRY(grow_list(&f->classes, f->cap_classes, cap, sizeof *f->classes, err));
-    f->cap_classes = cap;
+  if (f->n_classes == f->class_cap) {
+    size_t cap = f->class_cap ? 2 * f->class_cap : 64;
+    CLV_TRY(grow_list(&f->classes, f->class_cap, cap, sizeof *f->classes, err));
+    f->class_cap = cap;
   }
   return add_name(f, name, &f->classes[f->n_classes++], err);
 }
@@ -112,51 +112,53 @@ static bool is_folder(DIR *d, const struct dirent *e) {
 }
 
 static bool is_image(const char *name) {
-  static const char *const endings[] = {".png", ".jpg", ".jpeg"};
+  static const char *const suffixes[] = {".png", ".jpg", ".jpeg"};
   size_t n = strlen(name);
-  for (size_t i = 0; i < CLV_COUNT(endings); i++) {
-    size_t m = strlen(endings[i]);
-    if (n > m && strcasecmp(name + n - m, endings[i]) == 0) return true;
+  for (size_t i = 0; i < CLV_COUNT(suffixes); i++) {
+    size_t m = strlen(suffixes[i]);
+    if (n > m && strcasecmp(name + n - m, suffixes[i]) == 0) return true;
   }
   return false;
 }
 
-static clv_code join_path(const char *folder, const char *name, char path[MAX_PATH], clv_err *err) {
-  int n = snprintf(path, MAX_PATH, "%s/%s", folder, name);
-  if (n >= 0 && n < MAX_PATH) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "%.200s/...: a path of more than %d bytes", folder, MAX_PATH);
+static clv_code join_path(const char *folder, const char *name, char path[MAX_PATH_BYTES],
+                          clv_err *err) {
+  int n = snprintf(path, MAX_PATH_BYTES, "%s/%s", folder, name);
+  if (n >= 0 && n < MAX_PATH_BYTES) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%.200s/...: a path of more than %d bytes", folder,
+                  MAX_PATH_BYTES);
 }
 
 /* Counts a file that is not used, so that commands can report how many there are and name the
  * first. */
-static clv_code add_stray(clv_image_folder *f, const char *path, clv_err *err) {
-  f->n_strays++;
-  if (f->first_stray && strcmp(f->first_stray, path) <= 0) return CLV_OK;
-  free(f->first_stray);
-  f->first_stray = NULL;
-  return clv_strdup(path, &f->first_stray, err);
+static clv_code add_stray_file(clv_image_folder *f, const char *path, clv_err *err) {
+  f->n_stray_files++;
+  if (f->first_stray_file && strcmp(f->first_stray_file, path) <= 0) return CLV_OK;
+  free(f->first_stray_file);
+  f->first_stray_file = NULL;
+  return clv_strdup(path, &f->first_stray_file, err);
 }
 
 /* Adds all images in the folder root/rel and below it, in no order. */
-static clv_code add_images_below(clv_image_folder *f, const char *relative_path, uint32_t label,
-                                 int depth, clv_err *err) {
+static clv_code add_images_in_folder(clv_image_folder *f, const char *relative_path, uint32_t label,
+                                     int depth, clv_err *err) {
   CLV_AUTO(clv_freep) char *path = NULL;
   CLV_AUTO(close_dir) DIR *d = NULL;
-  if (depth > MAX_DEPTH)
+  if (depth > MAX_FOLDER_DEPTH)
     return clv_fail(err, CLV_INVALID,
                     "%s/%.100s...: more than %d folders deep; does a link lead back up?", f->root,
-                    relative_path, MAX_DEPTH);
-  CLV_TRY(clv_alloc(MAX_PATH, 1, &path, err));
+                    relative_path, MAX_FOLDER_DEPTH);
+  CLV_TRY(clv_alloc(MAX_PATH_BYTES, 1, &path, err));
   CLV_TRY(join_path(f->root, relative_path, path, err));
   CLV_TRY(open_dir(path, &d, err));
   for (const struct dirent *e; (e = next_entry(d));) {
     CLV_TRY(join_path(relative_path, e->d_name, path, err));
     if (is_folder(d, e))
-      CLV_TRY(add_images_below(f, path, label, depth + 1, err));
+      CLV_TRY(add_images_in_folder(f, path, label, depth + 1, err));
     else if (is_image(e->d_name))
       CLV_TRY(add_image(f, path, label, err));
     else
-      CLV_TRY(add_stray(f, path, err));
+      CLV_TRY(add_stray_file(f, path, err));
   }
   return CLV_OK;
 }
@@ -181,7 +183,7 @@ static clv_code find_classes(clv_image_folder *f, clv_err *err) {
   CLV_AUTO(close_dir) DIR *d = NULL;
   CLV_TRY(open_dir(f->root, &d, err));
   for (const struct dirent *e; (e = next_entry(d));)
-    CLV_TRY((is_folder(d, e) ? add_class : add_stray)(f, e->d_name, err));
+    CLV_TRY((is_folder(d, e) ? add_class : add_stray_file)(f, e->d_name, err));
   if (!f->n_classes)
     return clv_fail(err, CLV_INVALID,
                     "image folder %s has no folders in it: images go into one folder per class, as "
@@ -191,23 +193,24 @@ static clv_code find_classes(clv_image_folder *f, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code sort_images(clv_image_folder *f, size_t n_before, const char *folder_text,
+static clv_code sort_images(clv_image_folder *f, size_t n_images_before, const char *folder_label,
                             clv_err *err) {
-  if (f->n == n_before)
+  if (f->n == n_images_before)
     return clv_fail(err, CLV_INVALID, "image folder %s: %s has no .png, .jpg or .jpeg: add some%s",
-                    f->root, folder_text, f->n_classes ? ", or take the folder away" : "");
-  qsort_r(f->paths + n_before, f->n - n_before, sizeof *f->paths, compare_by_folder, f->names.data);
+                    f->root, folder_label, f->n_classes ? ", or take the folder away" : "");
+  qsort_r(f->paths + n_images_before, f->n - n_images_before, sizeof *f->paths, compare_by_folder,
+          f->names.data);
   return CLV_OK;
 }
 
-static clv_code find_images(clv_image_folder *f, uint32_t label, clv_err *err) {
+static clv_code list_images_of_class(clv_image_folder *f, uint32_t label, clv_err *err) {
   CLV_AUTO(clv_freep) char *name = NULL; /* a copy, because f->names moves when it grows */
-  size_t n_before = f->n;
+  size_t n_images_before = f->n;
   CLV_TRY(clv_strdup(f->names.data + f->classes[label], &name, err));
-  CLV_TRY(add_images_below(f, name, label, 1, err));
-  char folder_text[300];
-  snprintf(folder_text, sizeof folder_text, "class '%.280s'", name);
-  return sort_images(f, n_before, folder_text, err);
+  CLV_TRY(add_images_in_folder(f, name, label, 1, err));
+  char folder_label[300];
+  snprintf(folder_label, sizeof folder_label, "class '%.280s'", name);
+  return sort_images(f, n_images_before, folder_label, err);
 }
 
 clv_code clv_image_folder_scan(const char *root, bool is_unlabelled, clv_image_folder *ret,
@@ -215,12 +218,12 @@ clv_code clv_image_folder_scan(const char *root, bool is_unlabelled, clv_image_f
   CLV_AUTO(clv_image_folder_done) clv_image_folder f = {0};
   CLV_TRY(clv_strdup(root, &f.root, err));
   if (is_unlabelled) {
-    CLV_TRY(add_images_below(&f, ".", 0, 0, err));
+    CLV_TRY(add_images_in_folder(&f, ".", 0, 0, err));
     CLV_TRY(sort_images(&f, 0, "it", err));
   } else {
     CLV_TRY(find_classes(&f, err));
   }
-  for (size_t i = 0; i < f.n_classes; i++) CLV_TRY(find_images(&f, (uint32_t)i, err));
+  for (size_t i = 0; i < f.n_classes; i++) CLV_TRY(list_images_of_class(&f, (uint32_t)i, err));
   *ret = f;
   f = (clv_image_folder){0};
   return CLV_OK;

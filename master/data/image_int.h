@@ -64,44 +64,44 @@ typedef struct clv_box {
 /* Scratch memory of one thread for resampling. Zero-initialise. */
 typedef struct clv_resampler {
   uint8_t *memory[3]; /* [0]: weights; [1]: rows after the horizontal pass; [2]: sums */
-  size_t cap[3];
+  size_t cap[3];      /* bytes of each memory */
 } clv_resampler;
 
 void clv_resampler_done(clv_resampler *r);
 
-/* Resizes the part `box` of src to width x height, and writes the part `window` of the result to
- * dst: rows of window.width pixels, `stride` bytes apart. Bit-identical to PIL's Image.resize
- * with BILINEAR (a triangle as wide as the reduction, horizontal pass first; weights of 22 bits,
- * for u16 samples in double). */
+/* Resizes the part `box` of src to width x height, and writes the part `output_box` of the result
+ * to dst: rows of output_box.width pixels, `stride` bytes apart. Bit-identical to PIL's
+ * Image.resize with BILINEAR (a triangle as wide as the reduction, horizontal pass first; weights
+ * of 22 bits, for u16 samples in double). */
 clv_code clv_resample_pixels(clv_resampler *r, const clv_pixels *src, clv_box box, uint32_t width,
-                             uint32_t height, clv_box window, uint8_t *dst, size_t stride,
+                             uint32_t height, clv_box output_box, uint8_t *dst, size_t stride,
                              clv_err *err) CLV_USE_RESULT;
 
 /* ---- the part of an image in a record (image_view.c) ----------------------------------------- */
 
 /* How a record is cut from an image: the part `box` is resized to width x height, and the record
  * begins at (x, y) of the result. Pixels of the record outside the result are black. */
-typedef struct clv_image_view {
+typedef struct clv_image_transform {
   clv_box box;
   uint32_t width, height;
   int64_t x, y;
   uint32_t out_width, out_height; /* size of the record */
   bool is_flipped;                /* the record is mirrored horizontally */
-} clv_image_view;
+} clv_image_transform;
 
-/* Key of the random choices for one record in one epoch. clv_image_view_choose takes NULL for the
- * choices of an evaluation. */
-clv_rng_key clv_image_view_key(uint64_t seed, uint64_t epoch, uint32_t record);
+/* Key of the random choices for one record in one epoch. clv_image_transform_choose takes NULL for
+ * the choices of an evaluation. */
+clv_rng_key clv_image_transform_rng_key(uint64_t seed, uint64_t epoch, uint32_t record);
 
-clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint32_t height,
-                               const clv_rng_key *key, clv_image_view *ret,
-                               clv_err *err) CLV_USE_RESULT;
+clv_code clv_image_transform_choose(const clv_image_options *o, uint32_t width, uint32_t height,
+                                    const clv_rng_key *key, clv_image_transform *ret,
+                                    clv_err *err) CLV_USE_RESULT;
 
 /* Writes the samples of a record to dst: [out_height, out_width, channels] in the type of `src`,
- * flipped if view->is_flipped. */
-clv_code clv_image_view_render(const clv_image_view *view, const clv_pixels *src,
-                               uint64_t max_pixels, clv_resampler *r, uint8_t *dst,
-                               clv_err *err) CLV_USE_RESULT;
+ * flipped if transform->is_flipped. */
+clv_code clv_image_transform_apply(const clv_image_transform *transform, const clv_pixels *src,
+                                   uint64_t max_pixels, clv_resampler *r, uint8_t *dst,
+                                   clv_err *err) CLV_USE_RESULT;
 
 /* ---- the index of a folder (image_folder.c) -------------------------------------------------- */
 
@@ -112,9 +112,9 @@ typedef struct clv_image_folder {
   uint32_t *labels; /* [n] class number of each image */
   size_t n, cap;    /* n: number of images; cap: capacity of `paths` and `labels` */
   size_t *classes;  /* [n_classes] offset of each class's name in `names`; sorted by name */
-  size_t n_classes, cap_classes; /* number of classes; capacity of `classes` */
-  size_t n_strays;   /* number of files that are not images, or outside the class folders */
-  char *first_stray; /* first stray file by name, relative to root; NULL: none */
+  size_t n_classes, class_cap; /* number of classes; capacity of `classes` */
+  size_t n_stray_files;   /* number of files that are not images, or outside the class folders */
+  char *first_stray_file; /* first stray file by name, relative to root; NULL: none */
 } clv_image_folder;
 
 /* Lists the images root/CLASS/.../NAME.png|jpg|jpeg in torchvision.datasets.ImageFolder's order:
@@ -137,14 +137,15 @@ void clv_image_folder_done(clv_image_folder *f);
 
 typedef struct clv_thread_pool clv_thread_pool;
 
-clv_code clv_thread_pool_new(unsigned threads, clv_thread_pool **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_thread_pool_new(unsigned n_threads, clv_thread_pool **ret,
+                             clv_err *err) CLV_USE_RESULT;
 void clv_thread_pool_free(clv_thread_pool *p);
 
-/* Calls run(arg, i, thread, err) once for each i < n on the threads of the pool, and waits. After a
- * failure no further calls begin. Returns the failure with the smallest i, so the result does not
- * depend on timing. Several threads may call this at once. */
-typedef clv_code clv_thread_pool_fn(void *arg, size_t i, unsigned thread, clv_err *err);
-clv_code clv_thread_pool_run(clv_thread_pool *p, size_t n, clv_thread_pool_fn *run, void *arg,
+/* Calls fn(arg, i, thread_number, err) once for each i < n on the threads of the pool, and waits.
+ * After a failure no further calls begin. Returns the failure with the smallest i, so the result
+ * does not depend on timing. Several threads may call this at once. */
+typedef clv_code clv_thread_pool_fn(void *arg, size_t i, unsigned thread_number, clv_err *err);
+clv_code clv_thread_pool_run(clv_thread_pool *p, size_t n, clv_thread_pool_fn *fn, void *arg,
                              clv_err *err) CLV_USE_RESULT;
 
 /* ---- a dataset of images (images.c) ---------------------------------------------------------- */
@@ -158,8 +159,8 @@ clv_code clv_images_open_list(const clv_dataset_options *options, clv_image_fold
                               clv_images **ret, clv_err *err) CLV_USE_RESULT;
 void clv_images_free(clv_images *im);
 const clv_image_folder *clv_images_folder(const clv_images *im);
-/* Drops all images except those of `kept`, which must be ascending. */
-void clv_images_keep_only(clv_images *im, const clv_subset *kept);
+/* Drops all images except those of `kept_records`, which must be ascending. */
+void clv_images_keep_records(clv_images *im, const clv_subset *kept_records);
 /* Computes the digest of each file's bytes: ret [n]. Reads all files on the threads of the pool. */
 clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 /* Appends a line per image: path, device, inode, size, times of data and of inode. Reads no
@@ -176,7 +177,7 @@ clv_code clv_images_probe_error(const clv_images *im, clv_err *err) CLV_USE_RESU
 clv_code clv_images_decode(clv_images *im, uint32_t record, const clv_pixels **ret,
                            clv_err *err) CLV_USE_RESULT;
 /* Returns the size that every record has, in pixels. */
-void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_width);
+void clv_images_record_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_width);
 
 /* Tables of normalised values: [256] for samples of 8 bits, [65536] for samples of 16 bits; with
  * has_table_per_channel one such table for each channel, one after the other. */
@@ -186,7 +187,8 @@ typedef struct clv_pixel_tables {
 } clv_pixel_tables;
 
 /* Fills x, [n, channels, height, width] f32. draw NULL: crop as for an evaluation. */
-clv_code clv_images_fill(clv_images *im, const clv_draw_seed *draw, const uint32_t *index, size_t n,
-                         const clv_pixel_tables *tables, float *x, clv_err *err) CLV_USE_RESULT;
+clv_code clv_images_fill(clv_images *im, const clv_draw_seed *draw, const uint32_t *record_indexes,
+                         size_t n, const clv_pixel_tables *tables, float *x,
+                         clv_err *err) CLV_USE_RESULT;
 
 #endif

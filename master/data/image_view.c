@@ -11,20 +11,21 @@
 #include "master/data/image_int.h"
 
 /* RNG stream of crops and flips. No layer of a model has this number (see batches.c). */
-static const uint32_t view_stream = 0xfffffff2u;
+static const uint32_t transform_rng_stream = 0xfffffff2u;
 
 enum {
-  RESIZED_TRIES = 10, /* random blocks 0 to 9, one for each try: area, ratio, y, x */
+  MAX_CROP_TRIES = 10, /* random blocks 0 to 9, one for each try: area, ratio, y, x */
   /* index of the RNG block whose words choose the flip (0), the crop's y (1) and its x (2) */
-  POSITION_BLOCK = 16,
+  POSITION_RNG_BLOCK = 16,
 };
 
-clv_rng_key clv_image_view_key(uint64_t seed, uint64_t epoch, uint32_t record) {
-  return (clv_rng_key){.seed = seed, .step = epoch, .micro_batch = record, .layer = view_stream};
+clv_rng_key clv_image_transform_rng_key(uint64_t seed, uint64_t epoch, uint32_t record) {
+  return (clv_rng_key){
+      .seed = seed, .step = epoch, .micro_batch = record, .layer = transform_rng_stream};
 }
 
 /* Maps a random word to a whole number from 0 to `max`. */
-static uint32_t random_number(uint32_t random_word, uint64_t max) {
+static uint32_t map_to_integer(uint32_t random_word, uint64_t max) {
   return (uint32_t)(((uint64_t)random_word * (max + 1)) >> 32);
 }
 
@@ -33,13 +34,13 @@ static double map_to_range(uint32_t random_word, double low, double high) {
 }
 
 /* Halves n as Python's round() does: to the even neighbour. */
-static int64_t halve_rounded(int64_t n) { return (int64_t)nearbyint((double)n / 2.0); }
+static int64_t halve_and_round(int64_t n) { return (int64_t)nearbyint((double)n / 2.0); }
 
 /* ---- resizing an image ----------------------------------------------------------------------- */
 
 /* Resizes so that the shorter side has `size` pixels; the longer one is cut to a whole number. */
 static clv_code set_resize(const clv_image_options *o, uint32_t width, uint32_t height,
-                           clv_image_view *v, clv_err *err) {
+                           clv_image_transform *v, clv_err *err) {
   v->box = (clv_box){0, 0, width, height};
   v->width = width;
   v->height = height;
@@ -63,11 +64,11 @@ static clv_code set_resize(const clv_image_options *o, uint32_t width, uint32_t 
 /* Returns where a centred crop of n pixels begins. An image smaller than the crop gets black
  * borders; if they differ by one pixel, the border at the end is larger. */
 static int64_t compute_centred_start(uint32_t n, uint32_t crop) {
-  return crop > n ? -(int64_t)((crop - n) / 2) : halve_rounded((int64_t)n - crop);
+  return crop > n ? -(int64_t)((crop - n) / 2) : halve_and_round((int64_t)n - crop);
 }
 
-static clv_code crop_centre(const clv_image_options *o, const clv_rng_key *key, clv_image_view *v,
-                            clv_err *err) {
+static clv_code crop_centre(const clv_image_options *o, const clv_rng_key *key,
+                            clv_image_transform *v, clv_err *err) {
   (void)key;
   (void)err;
   v->x = compute_centred_start(v->width, o->crop);
@@ -75,8 +76,8 @@ static clv_code crop_centre(const clv_image_options *o, const clv_rng_key *key, 
   return CLV_OK;
 }
 
-static clv_code crop_random(const clv_image_options *o, const clv_rng_key *key, clv_image_view *v,
-                            clv_err *err) {
+static clv_code crop_random(const clv_image_options *o, const clv_rng_key *key,
+                            clv_image_transform *v, clv_err *err) {
   uint32_t random_words[4];
   uint64_t width = (uint64_t)v->width + 2 * (uint64_t)o->pad;
   uint64_t height = (uint64_t)v->height + 2 * (uint64_t)o->pad;
@@ -85,14 +86,14 @@ static clv_code crop_random(const clv_image_options *o, const clv_rng_key *key, 
                     "%u x %u with a border of %u is smaller than the crop of %u: set "
                     "data.images.resize or data.images.pad",
                     v->width, v->height, o->pad, o->crop);
-  clv_rng_block(key, POSITION_BLOCK, random_words);
-  v->y = (int64_t)random_number(random_words[1], height - o->crop) - o->pad;
-  v->x = (int64_t)random_number(random_words[2], width - o->crop) - o->pad;
+  clv_rng_block(key, POSITION_RNG_BLOCK, random_words);
+  v->y = (int64_t)map_to_integer(random_words[1], height - o->crop) - o->pad;
+  v->x = (int64_t)map_to_integer(random_words[2], width - o->crop) - o->pad;
   return CLV_OK;
 }
 
 /* Returns the largest centred part that has a permitted aspect ratio. */
-static clv_box find_largest_part(const clv_image_options *o, uint32_t width, uint32_t height) {
+static clv_box find_largest_box(const clv_image_options *o, uint32_t width, uint32_t height) {
   double ratio = (double)width / height;
   double w = width, h = height;
   if (ratio < o->ratio_low) h = nearbyint(width / o->ratio_low);
@@ -106,22 +107,22 @@ static clv_box find_largest_part(const clv_image_options *o, uint32_t width, uin
 static clv_box draw_random_box(const clv_image_options *o, const clv_rng_key *key, uint32_t width,
                                uint32_t height) {
   uint32_t random_words[4];
-  for (uint32_t i = 0; i < RESIZED_TRIES; i++) {
+  for (uint32_t i = 0; i < MAX_CROP_TRIES; i++) {
     clv_rng_block(key, i, random_words);
     double area = (double)width * height * map_to_range(random_words[0], o->area_low, o->area_high);
     double ratio = exp(map_to_range(random_words[1], log(o->ratio_low), log(o->ratio_high)));
     double w = nearbyint(sqrt(area * ratio)), h = nearbyint(sqrt(area / ratio));
     if (!(w > 0 && w <= width && h > 0 && h <= height)) continue;
     clv_box box = {.width = (uint32_t)w, .height = (uint32_t)h};
-    box.y = random_number(random_words[2], height - box.height);
-    box.x = random_number(random_words[3], width - box.width);
+    box.y = map_to_integer(random_words[2], height - box.height);
+    box.x = map_to_integer(random_words[3], width - box.width);
     return box;
   }
-  return find_largest_part(o, width, height);
+  return find_largest_box(o, width, height);
 }
 
-static clv_code crop_resized(const clv_image_options *o, const clv_rng_key *key, clv_image_view *v,
-                             clv_err *err) {
+static clv_code crop_resized(const clv_image_options *o, const clv_rng_key *key,
+                             clv_image_transform *v, clv_err *err) {
   (void)err;
   v->box = draw_random_box(o, key, v->box.width, v->box.height);
   v->width = v->height = o->crop;
@@ -129,7 +130,7 @@ static clv_code crop_resized(const clv_image_options *o, const clv_rng_key *key,
 }
 
 static clv_code (*const crop_functions[])(const clv_image_options *o, const clv_rng_key *key,
-                                          clv_image_view *v, clv_err *err) = {
+                                          clv_image_transform *v, clv_err *err) = {
     [CLV_CROP_CENTER] = crop_centre,
     [CLV_CROP_RANDOM] = crop_random,
     [CLV_CROP_RANDOM_RESIZED] = crop_resized,
@@ -137,19 +138,20 @@ static clv_code (*const crop_functions[])(const clv_image_options *o, const clv_
 
 static bool draw_flip(const clv_image_options *o, const clv_rng_key *key) {
   uint32_t random_words[4];
-  clv_rng_block(key, POSITION_BLOCK, random_words);
+  clv_rng_block(key, POSITION_RNG_BLOCK, random_words);
   return map_to_range(random_words[0], 0, 1) < o->flip;
 }
 
-clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint32_t height,
-                               const clv_rng_key *key, clv_image_view *ret, clv_err *err) {
-  clv_image_view v = {0};
-  clv_crop_kind kind = key ? o->train_crop : CLV_CROP_CENTER;
-  if (kind == CLV_CROP_RANDOM_RESIZED)
+clv_code clv_image_transform_choose(const clv_image_options *o, uint32_t width, uint32_t height,
+                                    const clv_rng_key *key, clv_image_transform *ret,
+                                    clv_err *err) {
+  clv_image_transform v = {0};
+  clv_crop_kind crop_kind = key ? o->train_crop : CLV_CROP_CENTER;
+  if (crop_kind == CLV_CROP_RANDOM_RESIZED)
     v.box = (clv_box){0, 0, width, height};
   else
     CLV_TRY(set_resize(o, width, height, &v, err));
-  if (o->crop) CLV_TRY(crop_functions[kind](o, key, &v, err));
+  if (o->crop) CLV_TRY(crop_functions[crop_kind](o, key, &v, err));
   v.out_width = o->crop ? o->crop : v.width;
   v.out_height = o->crop ? o->crop : v.height;
   v.is_flipped = key && o->flip > 0 && draw_flip(o, key);
@@ -161,7 +163,7 @@ clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint3
 
 /* Intersects [at, at + n) with [0, size). Returns the length of the intersection; *ret_first: where
  * it begins. */
-static uint32_t intersect(int64_t at, uint32_t n, uint32_t size, uint32_t *ret_first) {
+static uint32_t clip_range(int64_t at, uint32_t n, uint32_t size, uint32_t *ret_first) {
   int64_t low = CLV_MAX(at, 0), high = CLV_MIN(at + n, (int64_t)size);
   *ret_first = (uint32_t)low;
   return high > low ? (uint32_t)(high - low) : 0;
@@ -172,37 +174,39 @@ static void flip_row(uint8_t *row, uint32_t width, size_t pixel_bytes) {
   for (uint8_t *a = row, *b = row + (width - 1) * pixel_bytes; a < b;
        a += pixel_bytes, b -= pixel_bytes)
     for (size_t c = 0; c < pixel_bytes; c++) {
-      uint8_t swapped = a[c];
+      uint8_t saved_byte = a[c];
       a[c] = b[c];
-      b[c] = swapped;
+      b[c] = saved_byte;
     }
 }
 
 /* Checks the size of the image between the two passes of the resize. It has all rows of the part,
  * each as wide as the visible window. */
-static clv_code check_intermediate_size(const clv_image_view *v, uint32_t window_width,
+static clv_code check_intermediate_size(const clv_image_transform *v, uint32_t visible_width,
                                         uint64_t max_pixels, clv_err *err) {
-  if ((uint64_t)window_width * v->box.height <= max_pixels) return CLV_OK;
+  if ((uint64_t)visible_width * v->box.height <= max_pixels) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS,
                   "%u x %u needs %u x %u intermediate pixels to become %u x %u, the limit is %llu: "
                   "raise data.images.max_pixels",
-                  v->box.width, v->box.height, window_width, v->box.height, v->width, v->height,
+                  v->box.width, v->box.height, visible_width, v->box.height, v->width, v->height,
                   (unsigned long long)max_pixels);
 }
 
-clv_code clv_image_view_render(const clv_image_view *v, const clv_pixels *src, uint64_t max_pixels,
-                               clv_resampler *r, uint8_t *dst, clv_err *err) {
+clv_code clv_image_transform_apply(const clv_image_transform *v, const clv_pixels *src,
+                                   uint64_t max_pixels, clv_resampler *r, uint8_t *dst,
+                                   clv_err *err) {
   size_t pixel_bytes = clv_pixel_bytes(src), stride = v->out_width * pixel_bytes;
-  clv_box window;
-  window.width = intersect(v->x, v->out_width, v->width, &window.x);
-  window.height = intersect(v->y, v->out_height, v->height, &window.y);
-  CLV_TRY(check_intermediate_size(v, window.width, max_pixels, err));
-  if (window.width < v->out_width || window.height < v->out_height)
+  clv_box visible_box;
+  visible_box.width = clip_range(v->x, v->out_width, v->width, &visible_box.x);
+  visible_box.height = clip_range(v->y, v->out_height, v->height, &visible_box.y);
+  CLV_TRY(check_intermediate_size(v, visible_box.width, max_pixels, err));
+  if (visible_box.width < v->out_width || visible_box.height < v->out_height)
     memset(dst, 0, stride * v->out_height);
-  if (window.width && window.height) {
-    uint8_t *corner = dst + (size_t)((int64_t)window.y - v->y) * stride +
-                      (size_t)((int64_t)window.x - v->x) * pixel_bytes;
-    CLV_TRY(clv_resample_pixels(r, src, v->box, v->width, v->height, window, corner, stride, err));
+  if (visible_box.width && visible_box.height) {
+    uint8_t *corner = dst + (size_t)((int64_t)visible_box.y - v->y) * stride +
+                      (size_t)((int64_t)visible_box.x - v->x) * pixel_bytes;
+    CLV_TRY(
+        clv_resample_pixels(r, src, v->box, v->width, v->height, visible_box, corner, stride, err));
   }
   if (v->is_flipped)
     for (uint32_t y = 0; y < v->out_height; y++)

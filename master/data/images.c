@@ -15,17 +15,17 @@
 #include "master/data/image_int.h"
 
 enum {
-  MAX_PROBES = 16, /* most image headers that are read when a folder is opened */
+  MAX_PROBED_IMAGES = 16, /* most image headers that are read when a folder is opened */
   MAX_FILE_BYTES = 256 << 20,
 };
 
 /* Scratch memory of one thread of the pool. */
-typedef struct decoder {
-  uint8_t *file, *record;
-  size_t file_cap, record_cap;
+typedef struct image_decoder {
+  uint8_t *file_bytes, *samples;
+  size_t file_cap, samples_cap;
   clv_pixels pixels;
   clv_resampler resampler;
-} decoder;
+} image_decoder;
 
 struct clv_images {
   clv_image_folder folder;
@@ -34,12 +34,12 @@ struct clv_images {
   bool skips_broken;
   clv_err probe_err; /* error of the first probed image that cannot be a record; CLV_OK: none */
   clv_thread_pool *pool;
-  decoder *decoders; /* [o.threads] scratch memory of the threads */
+  image_decoder *decoders; /* [o.threads] scratch memory of the threads */
 };
 
-static void decoder_done(decoder *w) {
-  free(w->file);
-  free(w->record);
+static void image_decoder_done(image_decoder *w) {
+  free(w->file_bytes);
+  free(w->samples);
   clv_pixels_done(&w->pixels);
   clv_resampler_done(&w->resampler);
 }
@@ -47,7 +47,7 @@ static void decoder_done(decoder *w) {
 void clv_images_free(clv_images *im) {
   if (!im) return;
   clv_thread_pool_free(im->pool);
-  for (size_t i = 0; im->decoders && i < im->o.threads; i++) decoder_done(&im->decoders[i]);
+  for (size_t i = 0; im->decoders && i < im->o.threads; i++) image_decoder_done(&im->decoders[i]);
   free(im->decoders);
   clv_image_folder_done(&im->folder);
   free(im);
@@ -57,22 +57,22 @@ static void images_freep(clv_images **im) { clv_images_free(*im); }
 
 const clv_image_folder *clv_images_folder(const clv_images *im) { return &im->folder; }
 
-void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_width) {
+void clv_images_record_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_width) {
   *ret_height = im->height;
   *ret_width = im->width;
 }
 
-void clv_images_keep_only(clv_images *im, const clv_subset *kept) {
-  for (size_t i = 0; i < kept->n; i++) {
-    im->folder.paths[i] = im->folder.paths[kept->index[i]];
-    im->folder.labels[i] = im->folder.labels[kept->index[i]];
+void clv_images_keep_records(clv_images *im, const clv_subset *kept_records) {
+  for (size_t i = 0; i < kept_records->n; i++) {
+    im->folder.paths[i] = im->folder.paths[kept_records->index[i]];
+    im->folder.labels[i] = im->folder.labels[kept_records->index[i]];
   }
-  im->folder.n = kept->n;
+  im->folder.n = kept_records->n;
 }
 
 /* ---- reading one image ----------------------------------------------------------------------- */
 
-static const char *image_path(const clv_images *im, uint32_t record) {
+static const char *get_image_path(const clv_images *im, uint32_t record) {
   return im->folder.names.data + im->folder.paths[record];
 }
 
@@ -82,7 +82,7 @@ static clv_code add_image_path_to_error(const clv_images *im, uint32_t record, c
   clv_err reason = *err;
   bool is_out_of_memory = reason.code == CLV_EXHAUSTED;
   return clv_fail(err, is_out_of_memory ? CLV_EXHAUSTED : CLV_DATA_LOSS, "image %s/%s: %s",
-                  im->folder.root, image_path(im, record), reason.text);
+                  im->folder.root, get_image_path(im, record), reason.text);
 }
 
 static void close_fd(int *fd) {
@@ -90,42 +90,43 @@ static void close_fd(int *fd) {
 }
 
 static clv_code read_bytes(int fd, uint8_t *dst, size_t n, clv_err *err) {
-  for (size_t got = 0; got < n;) {
-    ssize_t r = read(fd, dst + got, n - got);
+  for (size_t n_read = 0; n_read < n;) {
+    ssize_t r = read(fd, dst + n_read, n - n_read);
     if (r < 0 && errno == EINTR) continue;
     if (r < 0) return clv_fail(err, CLV_DATA_LOSS, "%s", strerror(errno));
     if (r == 0) return clv_fail(err, CLV_DATA_LOSS, "became shorter while it was read");
-    got += (size_t)r;
+    n_read += (size_t)r;
   }
   return CLV_OK;
 }
 
-/* Reads a file into w->file. O_NONBLOCK keeps open() from blocking on a named pipe. */
-static clv_code read_file(const clv_images *im, uint32_t record, decoder *w, size_t *ret_len,
+/* Reads a file into w->file_bytes. O_NONBLOCK keeps open() from blocking on a named pipe. */
+static clv_code read_file(const clv_images *im, uint32_t record, image_decoder *w, size_t *ret_len,
                           clv_err *err) {
   CLV_AUTO(close_fd) int folder = open(im->folder.root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   CLV_AUTO(close_fd) int file = -1;
   struct stat st;
-  if (folder >= 0) file = openat(folder, image_path(im, record), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (folder >= 0)
+    file = openat(folder, get_image_path(im, record), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0 || fstat(file, &st) != 0) return clv_fail(err, CLV_DATA_LOSS, "%s", strerror(errno));
   if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_DATA_LOSS, "not a regular file");
   if (st.st_size > MAX_FILE_BYTES)
     return clv_fail(err, CLV_DATA_LOSS, "%lld bytes, the limit is %d", (long long)st.st_size,
                     MAX_FILE_BYTES);
   *ret_len = (size_t)st.st_size;
-  CLV_TRY(clv_reserve_bytes(&w->file, &w->file_cap, *ret_len, err));
-  return read_bytes(file, w->file, *ret_len, err);
+  CLV_TRY(clv_reserve_bytes(&w->file_bytes, &w->file_cap, *ret_len, err));
+  return read_bytes(file, w->file_bytes, *ret_len, err);
 }
 
-static clv_code decode_image(const clv_images *im, uint32_t record, bool header_only, decoder *w,
-                             clv_err *err) {
+static clv_code decode_image(const clv_images *im, uint32_t record, bool reads_header_only,
+                             image_decoder *w, clv_err *err) {
   size_t len = 0;
   CLV_TRY(read_file(im, record, w, &len, err));
-  clv_encoded_image in = {.data = w->file,
+  clv_encoded_image in = {.data = w->file_bytes,
                           .len = len,
                           .channels = im->o.channels,
                           .max_pixels = im->o.max_pixels,
-                          .reads_header_only = header_only};
+                          .reads_header_only = reads_header_only};
   return clv_image_decode(&in, &w->pixels, err);
 }
 
@@ -134,7 +135,7 @@ clv_code clv_images_decode(clv_images *im, uint32_t record, const clv_pixels **r
   return decode_image(im, record, false, &im->decoders[0], err);
 }
 
-static clv_code check_size(const clv_images *im, const clv_image_view *v, clv_err *err) {
+static clv_code check_size(const clv_images *im, const clv_image_transform *v, clv_err *err) {
   if (v->out_width == im->width && v->out_height == im->height) return CLV_OK;
   return clv_fail(
       err, CLV_DATA_LOSS,
@@ -148,13 +149,13 @@ static clv_code check_size(const clv_images *im, const clv_image_view *v, clv_er
 typedef struct fill_job {
   clv_images *im;
   const clv_draw_seed *draw;
-  const uint32_t *index;
+  const uint32_t *record_indexes;
   const clv_pixel_tables *tables;
   float *x;
 } fill_job;
 
 /* Converts rows of interleaved samples to planes of floats, one per channel. */
-#define TO_PLANES(type, all)                                                               \
+#define WRITE_PLANES(type, all)                                                            \
   do {                                                                                     \
     const type *from = (const type *)(const void *)src;                                    \
     for (size_t c = 0; c < channels; c++) {                                                \
@@ -167,38 +168,40 @@ static void write_planes(const fill_job *f, const uint8_t *src, bool has_16_bits
   const clv_pixel_tables *t = f->tables;
   size_t channels = f->im->o.channels, n = (size_t)f->im->width * f->im->height;
   if (has_16_bits)
-    TO_PLANES(uint16_t, t->u16_values);
+    WRITE_PLANES(uint16_t, t->u16_values);
   else
-    TO_PLANES(uint8_t, t->u8_values);
+    WRITE_PLANES(uint8_t, t->u8_values);
 }
 
-static clv_code fill_row(const fill_job *f, uint32_t record, float *dst, decoder *w, clv_err *err) {
+static clv_code fill_image(const fill_job *f, uint32_t record, float *dst, image_decoder *w,
+                           clv_err *err) {
   clv_images *im = f->im;
-  clv_image_view view;
+  clv_image_transform transform;
   CLV_TRY(decode_image(im, record, false, w, err));
-  clv_rng_key key =
-      f->draw ? clv_image_view_key(f->draw->seed, f->draw->epoch, record) : (clv_rng_key){0};
-  CLV_TRY(clv_image_view_choose(&im->o, w->pixels.width, w->pixels.height, f->draw ? &key : NULL,
-                                &view, err));
-  CLV_TRY(check_size(im, &view, err));
+  clv_rng_key key = f->draw ? clv_image_transform_rng_key(f->draw->seed, f->draw->epoch, record)
+                            : (clv_rng_key){0};
+  CLV_TRY(clv_image_transform_choose(&im->o, w->pixels.width, w->pixels.height,
+                                     f->draw ? &key : NULL, &transform, err));
+  CLV_TRY(check_size(im, &transform, err));
   size_t bytes = (size_t)im->width * im->height * clv_pixel_bytes(&w->pixels);
-  CLV_TRY(clv_reserve_bytes(&w->record, &w->record_cap, bytes, err));
-  CLV_TRY(
-      clv_image_view_render(&view, &w->pixels, im->o.max_pixels, &w->resampler, w->record, err));
-  write_planes(f, w->record, w->pixels.has_16_bits, dst);
+  CLV_TRY(clv_reserve_bytes(&w->samples, &w->samples_cap, bytes, err));
+  CLV_TRY(clv_image_transform_apply(&transform, &w->pixels, im->o.max_pixels, &w->resampler,
+                                    w->samples, err));
+  write_planes(f, w->samples, w->pixels.has_16_bits, dst);
   return CLV_OK;
 }
 
-static clv_code fill_record(void *arg, size_t i, unsigned thread, clv_err *err) {
+static clv_code fill_record(void *arg, size_t i, unsigned thread_number, clv_err *err) {
   const fill_job *f = arg;
   size_t record = (size_t)f->im->width * f->im->height * f->im->o.channels;
-  clv_code code = fill_row(f, f->index[i], f->x + i * record, &f->im->decoders[thread], err);
-  return code == CLV_OK ? CLV_OK : add_image_path_to_error(f->im, f->index[i], err);
+  clv_code code =
+      fill_image(f, f->record_indexes[i], f->x + i * record, &f->im->decoders[thread_number], err);
+  return code == CLV_OK ? CLV_OK : add_image_path_to_error(f->im, f->record_indexes[i], err);
 }
 
-clv_code clv_images_fill(clv_images *im, const clv_draw_seed *draw, const uint32_t *index, size_t n,
-                         const clv_pixel_tables *tables, float *x, clv_err *err) {
-  fill_job f = {im, draw, index, tables, x};
+clv_code clv_images_fill(clv_images *im, const clv_draw_seed *draw, const uint32_t *record_indexes,
+                         size_t n, const clv_pixel_tables *tables, float *x, clv_err *err) {
+  fill_job f = {im, draw, record_indexes, tables, x};
   return clv_thread_pool_run(im->pool, n, fill_record, &f, err);
 }
 
@@ -209,12 +212,12 @@ typedef struct digest_job {
   clv_sha256 *ret; /* digests of the images, [n] */
 } digest_job;
 
-static clv_code digest_record(void *arg, size_t i, unsigned thread, clv_err *err) {
+static clv_code digest_record(void *arg, size_t i, unsigned thread_number, clv_err *err) {
   const digest_job *d = arg;
-  decoder *w = &d->im->decoders[thread];
+  image_decoder *w = &d->im->decoders[thread_number];
   size_t len = 0;
   clv_code code = read_file(d->im, (uint32_t)i, w, &len, err);
-  if (code == CLV_OK) code = clv_sha256_of(w->file, len, &d->ret[i], err);
+  if (code == CLV_OK) code = clv_sha256_of(w->file_bytes, len, &d->ret[i], err);
   return code == CLV_OK ? CLV_OK : add_image_path_to_error(d->im, (uint32_t)i, err);
 }
 
@@ -227,11 +230,11 @@ clv_code clv_images_list_file_stamps(const clv_images *im, clv_bytes *lines, clv
   CLV_AUTO(close_fd) int folder = open(im->folder.root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   struct stat st;
   for (uint32_t i = 0; i < im->folder.n; i++) {
-    if (folder < 0 || fstatat(folder, image_path(im, i), &st, 0) != 0) {
+    if (folder < 0 || fstatat(folder, get_image_path(im, i), &st, 0) != 0) {
       clv_fail(err, CLV_DATA_LOSS, "%s", strerror(errno));
       return add_image_path_to_error(im, i, err);
     }
-    clv_bytes_printf(lines, "%s %llu %llu %lld %lld.%09ld %lld.%09ld\n", image_path(im, i),
+    clv_bytes_printf(lines, "%s %llu %llu %lld %lld.%09ld %lld.%09ld\n", get_image_path(im, i),
                      (unsigned long long)st.st_dev, (unsigned long long)st.st_ino,
                      (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
                      (long long)st.st_ctim.tv_sec, st.st_ctim.tv_nsec);
@@ -261,25 +264,26 @@ static clv_code check_options(const clv_image_options *o, clv_err *err) {
 }
 
 /* Reads the header of an image and finds the size that its record would have. */
-static clv_code probe_image(clv_images *im, uint32_t record, clv_image_view *ret, clv_err *err) {
-  decoder *w = &im->decoders[0];
+static clv_code probe_image(clv_images *im, uint32_t record, clv_image_transform *ret,
+                            clv_err *err) {
+  image_decoder *w = &im->decoders[0];
   CLV_TRY(decode_image(im, record, true, w, err));
-  return clv_image_view_choose(&im->o, w->pixels.width, w->pixels.height, NULL, ret, err);
+  return clv_image_transform_choose(&im->o, w->pixels.width, w->pixels.height, NULL, ret, err);
 }
 
 /* Sets the size of the records to the size that most of the n views have; of equally frequent sizes
  * the first counts. */
-static void choose_record_size(clv_images *im, const clv_image_view *views, size_t n) {
-  size_t max_equal = 0;
+static void choose_record_size(clv_images *im, const clv_image_transform *transforms, size_t n) {
+  size_t n_most_equal = 0;
   for (size_t i = 0; i < n; i++) {
     size_t n_equal = 0;
     for (size_t k = 0; k < n; k++)
-      n_equal +=
-          views[k].out_width == views[i].out_width && views[k].out_height == views[i].out_height;
-    if (n_equal <= max_equal) continue;
-    max_equal = n_equal;
-    im->width = views[i].out_width;
-    im->height = views[i].out_height;
+      n_equal += transforms[k].out_width == transforms[i].out_width &&
+                 transforms[k].out_height == transforms[i].out_height;
+    if (n_equal <= n_most_equal) continue;
+    n_most_equal = n_equal;
+    im->width = transforms[i].out_width;
+    im->height = transforms[i].out_height;
   }
 }
 
@@ -298,22 +302,24 @@ static bool store_probe_err(clv_images *im, uint32_t record, clv_err *reason) {
   return im->skips_broken && code != CLV_EXHAUSTED;
 }
 
-/* Probes up to MAX_PROBES images, evenly spread over the folder; the first image is one of them. */
+/* Probes up to MAX_PROBED_IMAGES images, evenly spread over the folder; the first image is one of
+ * them. */
 static clv_code probe_images(clv_images *im, clv_err *err) {
-  clv_image_view views[MAX_PROBES];
-  uint32_t record[MAX_PROBES];
-  size_t n_probed = CLV_MIN(im->folder.n, MAX_PROBES), n = 0;
+  clv_image_transform transforms[MAX_PROBED_IMAGES];
+  uint32_t record[MAX_PROBED_IMAGES];
+  size_t n_probed = CLV_MIN(im->folder.n, MAX_PROBED_IMAGES), n = 0;
   clv_err reason;
   for (size_t i = 0; i < n_probed; i++) {
     record[n] = (uint32_t)(i * im->folder.n / n_probed);
-    if (probe_image(im, record[n], &views[n], &reason) == CLV_OK)
+    if (probe_image(im, record[n], &transforms[n], &reason) == CLV_OK)
       n++;
     else if (!store_probe_err(im, record[n], &reason))
       break;
   }
-  choose_record_size(im, views, n);
+  choose_record_size(im, transforms, n);
   for (size_t i = 0; i < n; i++)
-    if (check_size(im, &views[i], &reason) != CLV_OK && !store_probe_err(im, record[i], &reason))
+    if (check_size(im, &transforms[i], &reason) != CLV_OK &&
+        !store_probe_err(im, record[i], &reason))
       break;
   return im->skips_broken && im->width ? CLV_OK : clv_images_probe_error(im, err);
 }

@@ -10,7 +10,7 @@
 enum { RESERVED_BYTES = 32 /* bytes that are kept free for " and N more" */ };
 
 void clv_key_list_add(clv_key_list *k, const char *key) {
-  char name[CLV_KEY_LIST_TEXT / 2];
+  char name[CLV_KEY_LIST_TEXT_BYTES / 2];
   clv_text_truncate(key, name, sizeof name);
   if (k->n_unlisted || k->len + strlen(name) + RESERVED_BYTES > sizeof k->text) {
     k->n_unlisted++;
@@ -30,12 +30,12 @@ const char *clv_key_list_finish(clv_key_list *k) {
 const char *clv_key_list_of_object(const clv_json *object, clv_key_list *ret) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
   clv_json j = {.label = object->label, .text = object->text, .len = object->len};
-  bool more = true;
+  bool has_more = true;
   *ret = (clv_key_list){0};
   clv_code code = clv_json_open(&j, CLV_JSON_OBJECT, NULL);
   for (size_t n = 0; code == CLV_OK; n++) {
-    code = clv_json_next(&j, CLV_JSON_OBJECT, n, &more, NULL);
-    if (code != CLV_OK || !more) break;
+    code = clv_json_next(&j, CLV_JSON_OBJECT, n, &has_more, NULL);
+    if (code != CLV_OK || !has_more) break;
     code = clv_json_read_key(&j, &key, NULL);
     if (code == CLV_OK) clv_key_list_add(ret, key.data);
     if (code == CLV_OK) code = clv_json_skip(&j, NULL);

@@ -30,9 +30,9 @@ bool clv_dataset_label_hash(const clv_dataset *ds, size_t record, double *ret) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (size_t n = count_labels_per_record(ds), i = 0; i < n; i++) {
     double value = get_label(ds, record * n + i);
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    hash = (hash ^ bits) * 0x9e3779b97f4a7c15u;
+    uint64_t value_bits;
+    memcpy(&value_bits, &value, sizeof value_bits);
+    hash = (hash ^ value_bits) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
   }
   *ret = (double)(hash >> 11); /* 53 bits of the hash, which a double holds exactly */

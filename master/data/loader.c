@@ -87,7 +87,7 @@ static void *load_batches(void *arg) {
   return NULL;
 }
 
-static clv_code make_slot(clv_loader *l, slot *s, size_t max_records, clv_err *err) {
+static clv_code allocate_slot(clv_loader *l, slot *s, size_t max_records, clv_err *err) {
   clv_batch *b = &s->batch;
   clv_shape y = clv_dataset_y_shape(l->ds, max_records);
   CLV_TRY(clv_alloc(max_records, sizeof *s->index, &s->index, err));
@@ -124,8 +124,9 @@ clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *option
   pthread_mutex_init(&l->lock, NULL);
   pthread_cond_init(&l->state_changed, NULL);
   CLV_TRY(clv_batches_new(options, &l->batches, err));
-  size_t most = CLV_MIN(options->batch_size, options->subset->n);
-  for (size_t i = 0; i < CLV_COUNT(l->slots); i++) CLV_TRY(make_slot(l, &l->slots[i], most, err));
+  size_t max_batch_size = CLV_MIN(options->batch_size, options->subset->n);
+  for (size_t i = 0; i < CLV_COUNT(l->slots); i++)
+    CLV_TRY(allocate_slot(l, &l->slots[i], max_batch_size, err));
   CLV_TRY(start_thread(l, err));
   *ret = clv_steal(&l);
   return CLV_OK;

@@ -7,14 +7,16 @@
 
 #include "master/data/dataset_int.h"
 
-static const uint32_t mask_stream = 0xfffffff3u;
+static const uint32_t mask_rng_stream = 0xfffffff3u;
 
-enum { ONE_BLOCK = 1 << 30 /* number of an RNG block behind the blocks of all positions */ };
+enum {
+  SINGLE_DRAW_RNG_BLOCK = 1 << 30 /* number of an RNG block behind the blocks of all positions */
+};
 
 /* True if position i of a row is a token of the text: neither the first or last special token nor a
  * pad. */
 static bool is_text_token(const clv_dataset *ds, int64_t i, int64_t length) {
-  return i >= ds->token_info.first && i < length - ds->token_info.last;
+  return i >= ds->token_info.has_first && i < length - ds->token_info.has_last;
 }
 
 /* Returns the label of position i: the next token (causal) or the token itself (masked);
@@ -39,27 +41,28 @@ static clv_code make_labels(clv_dataset *ds, const clv_tensor *ids, const clv_te
   return CLV_OK;
 }
 
-clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_token_info kinds,
-                           const clv_tensor *ids, const clv_tensor *lengths, clv_err *err) {
-  ds->token_info = kinds;
+clv_code clv_dataset_set_objective(clv_dataset *ds, const clv_dataset_options *o,
+                                   clv_token_info token_info, const clv_tensor *ids,
+                                   const clv_tensor *lengths, clv_err *err) {
+  ds->token_info = token_info;
   ds->ignored_label = o->ignored_label ? *o->ignored_label : CLV_LABEL_IGNORED;
   ds->objective = o->skips_labels ? CLV_OBJECTIVE_LABELS : o->objective;
-  while (ds->token_input < o->n_named && strcmp(o->names[ds->token_input], "ids") != 0)
+  while (ds->token_input < o->n_named_inputs && strcmp(o->names[ds->token_input], "ids") != 0)
     ds->token_input++;
   if (ds->objective == CLV_OBJECTIVE_LABELS) return CLV_OK;
-  if (o->n_named && ds->token_input == o->n_named)
+  if (o->n_named_inputs && ds->token_input == o->n_named_inputs)
     return clv_fail(err, CLV_INVALID, "to model a language, records need the input 'ids'");
   return make_labels(ds, ids, lengths, err);
 }
 
 /* ---- masking tokens -------------------------------------------------------------------------- */
 
-static bool is_drawn_with_probability(uint32_t random_words, double share) {
-  return random_words < share * 4294967296.0;
+static bool is_drawn_with_probability(uint32_t random_word, double probability) {
+  return random_word < probability * 4294967296.0;
 }
 
-static int64_t map_below(uint32_t random_words, size_t n) {
-  return (int64_t)(((uint64_t)random_words * n) >> 32);
+static int64_t map_to_index(uint32_t random_word, size_t n) {
+  return (int64_t)(((uint64_t)random_word * n) >> 32);
 }
 
 /* Returns the token that replaces a masked token in the input. It is never a pad, because some
@@ -67,9 +70,9 @@ static int64_t map_below(uint32_t random_words, size_t n) {
 static int64_t choose_replacement(const clv_dataset *ds, const uint32_t random_words[4],
                                   int64_t token) {
   if (is_drawn_with_probability(random_words[1], 0.8)) return ds->token_info.mask;
-  int64_t other = map_below(random_words[2], (size_t)ds->token_info.count);
-  return is_drawn_with_probability(random_words[1], 0.9) && other != ds->token_info.pad_token
-             ? other
+  int64_t random_token = map_to_index(random_words[2], (size_t)ds->token_info.count);
+  return is_drawn_with_probability(random_words[1], 0.9) && random_token != ds->token_info.pad_token
+             ? random_token
              : token;
 }
 
@@ -81,30 +84,30 @@ static size_t draw_one_position(const clv_dataset *ds, const clv_rng_key *key,
   size_t n = 0, i = 0;
   for (size_t k = 0; k < n_positions; k++) n += labels[k] != ds->ignored_label;
   if (!n) return n_positions;
-  clv_rng_block(key, ONE_BLOCK, random_words);
-  for (size_t left = (size_t)map_below(random_words[0], n) + 1;; i++) {
-    left -= labels[i] != ds->ignored_label;
-    if (!left) return i;
+  clv_rng_block(key, SINGLE_DRAW_RNG_BLOCK, random_words);
+  for (size_t n_left = (size_t)map_to_index(random_words[0], n) + 1;; i++) {
+    n_left -= labels[i] != ds->ignored_label;
+    if (!n_left) return i;
   }
 }
 
-void clv_objective_mask(const clv_dataset *ds, const clv_draw_seed *draw, uint32_t record,
-                        int64_t *ids, int64_t *labels) {
-  size_t n_positions = (size_t)ds->y_shape.dim[1], n_drawn = 0, always_drawn;
+void clv_dataset_mask_tokens(const clv_dataset *ds, const clv_draw_seed *draw, uint32_t record,
+                             int64_t *ids, int64_t *labels) {
+  size_t n_positions = (size_t)ds->y_shape.dim[1], n_masked = 0, single_position;
   uint32_t random_words[4];
   clv_rng_key key = {.seed = draw ? draw->seed : 0,
                      .step = draw ? draw->epoch : UINT64_MAX,
-                     .layer = mask_stream,
+                     .layer = mask_rng_stream,
                      .micro_batch = record};
-  for (size_t i = 0; i < n_positions && !n_drawn; i++) {
+  for (size_t i = 0; i < n_positions && !n_masked; i++) {
     clv_rng_block(&key, (uint32_t)i, random_words);
-    n_drawn += labels[i] != ds->ignored_label && is_drawn_with_probability(random_words[0], 0.15);
+    n_masked += labels[i] != ds->ignored_label && is_drawn_with_probability(random_words[0], 0.15);
   }
-  always_drawn = n_drawn ? n_positions : draw_one_position(ds, &key, labels, n_positions);
+  single_position = n_masked ? n_positions : draw_one_position(ds, &key, labels, n_positions);
   for (size_t i = 0; i < n_positions; i++) {
     if (labels[i] == ds->ignored_label) continue;
     clv_rng_block(&key, (uint32_t)i, random_words);
-    if (i == always_drawn || is_drawn_with_probability(random_words[0], 0.15))
+    if (i == single_position || is_drawn_with_probability(random_words[0], 0.15))
       ids[i] = choose_replacement(ds, random_words, ids[i]);
     else
       labels[i] = ds->ignored_label;

@@ -16,13 +16,13 @@ typedef struct clv_token_input {
 } clv_token_input;
 
 static const clv_tensor *find_input(const clv_dataset *ds, const char *name) {
-  for (size_t k = 0; k < ds->n_named; k++)
+  for (size_t k = 0; k < ds->n_named_inputs; k++)
     if (strcmp(ds->named_inputs[k].name, name) == 0) return ds->named_inputs[k].data;
   return NULL;
 }
 
 /* Finds the tokens of the records. False: the records are not rows of integers. */
-static bool find_token_rows(const clv_dataset *ds, clv_token_input *ret) {
+static bool find_token_input(const clv_dataset *ds, clv_token_input *ret) {
   *ret = (clv_token_input){.ids = ds->inputs};
   if (ds->named_inputs) {
     ret->ids = find_input(ds, "ids");
@@ -80,7 +80,7 @@ static bool has_no_pad_inside(const clv_token_input *t, size_t record, int64_t p
 bool clv_dataset_has_valid_pads(const clv_dataset *ds, clv_pad_rule rule, int64_t pad,
                                 clv_pad_fault *ret) {
   clv_token_input t;
-  if (pad == CLV_NO_PAD || !find_token_rows(ds, &t)) return true;
+  if (pad == CLV_NO_PAD || !find_token_input(ds, &t)) return true;
   for (size_t r = 0; r < ds->count; r++)
     if (!(rule == CLV_PADS_NOT_INSIDE ? has_no_pad_inside : is_scored_token_last)(&t, r, pad, ret))
       return false;
@@ -89,26 +89,27 @@ bool clv_dataset_has_valid_pads(const clv_dataset *ds, clv_pad_rule rule, int64_
 
 /* Counts the labels at positions whose next token differs from their own, because only these show a
  * shift. */
-static void count_labels(const clv_dataset *ds, const clv_token_input *t, size_t record,
-                         int64_t ignored_label, clv_label_shift *m) {
+static void compare_labels(const clv_dataset *ds, const clv_token_input *t, size_t record,
+                           int64_t ignored_label, clv_label_shift *m) {
   for (size_t i = 0; i + 1 < t->row_len; i++) {
     size_t at = record * t->row_len + i;
     int64_t label = clv_tensor_element_as_integer(ds->labels, at),
-            own_token = clv_tensor_element_as_integer(t->ids, at);
-    if (label == ignored_label || own_token == clv_tensor_element_as_integer(t->ids, at + 1))
+            same_position_token = clv_tensor_element_as_integer(t->ids, at);
+    if (label == ignored_label ||
+        same_position_token == clv_tensor_element_as_integer(t->ids, at + 1))
       continue;
     m->n_comparable++;
-    m->n_same_position += label == own_token;
+    m->n_same_position += label == same_position_token;
   }
 }
 
 clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored_label) {
   clv_label_shift m = {0};
   clv_token_input t;
-  if (!ds->labels || ds->objective != CLV_OBJECTIVE_LABELS || !find_token_rows(ds, &t)) return m;
+  if (!ds->labels || ds->objective != CLV_OBJECTIVE_LABELS || !find_token_input(ds, &t)) return m;
   const clv_tensor *y = ds->labels;
   if (y->shape.rank != 2 || (size_t)y->shape.dim[1] != t.row_len || y->dtype == CLV_F32) return m;
-  for (size_t r = 0; r < ds->count; r++) count_labels(ds, &t, r, ignored_label, &m);
+  for (size_t r = 0; r < ds->count; r++) compare_labels(ds, &t, r, ignored_label, &m);
   return m;
 }
 

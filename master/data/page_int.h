@@ -27,13 +27,13 @@ typedef struct clv_name_table {
 void clv_name_table_done(clv_name_table *s);
 /* Returns the number of a name. Adds a new name unless s is closed. CLV_INVALID: the name is not
  * valid for a class, or it is new and s is closed. */
-clv_code clv_name_table_number(clv_name_table *s, const char *name, size_t len, int32_t *ret,
-                               clv_err *err) CLV_USE_RESULT;
+clv_code clv_name_table_find_or_add(clv_name_table *s, const char *name, size_t len, int32_t *ret,
+                                    clv_err *err) CLV_USE_RESULT;
 /* Lists the names: sorted as texts while names may be added, by number once s->is_closed.
- * ret_classes: [n] names; the caller frees the list, s owns the texts. ret_rank: [n] index of each
+ * ret_classes: [n] names; the caller frees the list, s owns the texts. ret_ranks: [n] index of each
  * number in that list. */
-clv_code clv_name_table_order(const clv_name_table *s, char ***ret_classes, int32_t **ret_rank,
-                              clv_err *err) CLV_USE_RESULT;
+clv_code clv_name_table_list(const clv_name_table *s, char ***ret_classes, int32_t **ret_ranks,
+                             clv_err *err) CLV_USE_RESULT;
 
 /* ---- lines of pages (page_lines.c) ----------------------------------------------------------- */
 
@@ -70,17 +70,17 @@ typedef struct clv_page_reader {
   clv_bytes last_text;  /* the text that was read last */
   /* label, file and other members of the page, as in clv_labelled_page */
   clv_bytes label, file, other_members;
-  clv_ids words, names, boxes;
-  clv_page_word *word_list; /* [cap] words of the page that was read last */
-  const char **labels;      /* [cap] labels of the words of the page that was read last */
+  clv_ids words, names, boxes; /* words and names: offsets in `line_texts` */
+  clv_page_word *word_list;    /* [cap] words of the page that was read last */
+  const char **labels;         /* [cap] labels of the words of the page that was read last */
   size_t cap;
   char location[256];
 } clv_page_reader;
 
 void clv_page_reader_done(clv_page_reader *l);
-/* Reads the next page. *ret_more false: all pages have been read. CLV_INVALID: the line is not
+/* Reads the next page. *ret_has_more false: all pages have been read. CLV_INVALID: the line is not
  * valid; the message names line and column. */
-clv_code clv_page_reader_next(clv_page_reader *l, clv_labelled_page *ret, bool *ret_more,
+clv_code clv_page_reader_next(clv_page_reader *l, clv_labelled_page *ret, bool *ret_has_more,
                               clv_err *err) CLV_USE_RESULT;
 
 /* ---- copies of pages for predictions (kept_pages.c) ------------------------------------------ */
@@ -88,25 +88,25 @@ clv_code clv_page_reader_next(clv_page_reader *l, clv_labelled_page *ret, bool *
 /* Copies of pages, for predictions. Zero-initialise; release with clv_kept_pages_done. */
 typedef struct clv_kept_pages {
   clv_kept_page *pages; /* [n] the copies */
-  size_t n, cap, bytes;
+  size_t n, cap, bytes; /* bytes: of all copies together */
 } clv_kept_pages;
 
 void clv_kept_pages_done(clv_kept_pages *k);
-/* Adds a copy of the page. first, windows: index of the page's first record, and number of its
- * records. CLV_EXHAUSTED: all copies together would have more than max_bytes. */
-clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_t first,
-                            size_t windows, size_t max_bytes, clv_err *err) CLV_USE_RESULT;
+/* Adds a copy of the page. first_record, n_windows: index of the page's first record, and number of
+ * its records. CLV_EXHAUSTED: all copies together would have more than max_bytes. */
+clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_t first_record,
+                            size_t n_windows, size_t max_bytes, clv_err *err) CLV_USE_RESULT;
 
 /* ---- windows of pages (pages.c) -------------------------------------------------------------- */
 
 typedef struct clv_page_set {
   /* i32: [n, S] token ids, [n, S, 4] boxes, [n] lengths of the windows */
   clv_tensor *ids, *boxes, *lengths;
-  clv_tensor *labels;      /* [n, S] labels of words, or [n] labels of pages, i64; NULL:
+  clv_tensor *labels;        /* [n, S] labels of words, or [n] labels of pages, i64; NULL:
                                       * no labels */
-  clv_bytes groups;        /* [n] int64_t: number of the record's file, or of its page */
-  clv_kept_pages kept;     /* copies of the pages, for predictions; otherwise empty */
-  clv_tensor *token_words; /* [n, S] i32: word of each token (clv_dataset_token_word_indices);
+  clv_bytes groups;          /* [n] int64_t: number of the record's file, or of its page */
+  clv_kept_pages kept_pages; /* copies of the pages, for predictions; otherwise empty */
+  clv_tensor *token_words;   /* [n, S] i32: word of each token (clv_dataset_token_word_indices);
                                       * NULL: pages are not kept */
   clv_name_table names;
   char **classes; /* [names.n] names of the classes */
@@ -129,9 +129,9 @@ typedef struct clv_page_rows {
   bool keeps_pages;      /* keep the pages, and store word indexes in `labels` */
   int64_t ignored_label; /* label of a position that has no label */
   size_t max_bytes;
-  clv_ids ids, boxes, lengths, labels;
+  clv_ids ids, boxes, lengths, labels; /* become the tensors of clv_page_set */
   clv_bytes groups;
-  clv_kept_pages kept;
+  clv_kept_pages kept_pages;
   clv_name_table names;
   clv_page_counts counts;
 } clv_page_rows;

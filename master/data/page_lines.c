@@ -60,13 +60,13 @@ static clv_code read_label(clv_page_reader *l, clv_json *j, clv_err *err) {
 static clv_code read_box(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at, n = 0;
   int64_t box[4] = {0};
-  bool more = true;
+  bool has_more = true;
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
   for (;; n++) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
-    if (!more) break;
+    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &has_more, err));
+    if (!has_more) break;
     if (n == 4) return clv_json_fail(j, at, err, "a box has four numbers, and this one more");
-    CLV_TRY(clv_json_read_integer(j, 0, CLV_BOX_MAX, &box[n], err));
+    CLV_TRY(clv_json_read_integer(j, 0, CLV_MAX_BOX_COORDINATE, &box[n], err));
     CLV_TRY(clv_ids_add(&l->boxes, (int32_t)box[n], err));
   }
   if (n < 4) return clv_json_fail(j, at, err, "a box has four numbers, and this one %zu", n);
@@ -74,15 +74,16 @@ static clv_code read_box(clv_page_reader *l, clv_json *j, clv_err *err) {
   return clv_json_fail(j, at, err, "this box ends before it begins: x0, y0, x1, y1 are expected");
 }
 
-typedef clv_code read_fn(clv_page_reader *l, clv_json *j, clv_err *err);
+typedef clv_code read_item_fn(clv_page_reader *l, clv_json *j, clv_err *err);
 
-static clv_code read_list(clv_page_reader *l, clv_json *j, read_fn *read_item, clv_err *err) {
+static clv_code read_json_list(clv_page_reader *l, clv_json *j, read_item_fn *read_item,
+                               clv_err *err) {
   clv_json_kind kind;
-  bool more = true;
+  bool has_more = true;
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
   for (size_t n = 0;; n++) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
-    if (!more) return CLV_OK;
+    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &has_more, err));
+    if (!has_more) return CLV_OK;
     CLV_TRY(clv_json_peek(j, &kind, err)); /* skips spaces, so that messages name the position of
                                             * the value */
     CLV_TRY(read_item(l, j, err));
@@ -99,14 +100,23 @@ static clv_code read_page_label(clv_page_reader *l, clv_json *j, clv_err *err) {
 /* ---- reading a line -------------------------------------------------------------------------- */
 
 /* Keys that a line may have. A line that an earlier prediction printed has probabilities, too. */
-enum { WORDS, BOXES, LABELS, LABEL, PROBABILITIES, PROBABILITY, FILE_NAME, N_KEYS };
-static const char *const keys[N_KEYS] = {"words",         "boxes",       "labels", "label",
-                                         "probabilities", "probability", "file"};
+enum {
+  KEY_WORDS,
+  KEY_BOXES,
+  KEY_LABELS,
+  KEY_LABEL,
+  KEY_PROBABILITIES,
+  KEY_PROBABILITY,
+  KEY_FILE_NAME,
+  N_KEYS
+};
+static const char *const page_keys[N_KEYS] = {"words",         "boxes",       "labels", "label",
+                                              "probabilities", "probability", "file"};
 
-static uint32_t needed_keys(clv_page_label_kind label_kind) {
-  uint32_t key_set = 1u << WORDS | 1u << BOXES;
-  if (label_kind == CLV_PAGES_WORD_LABELS) key_set |= 1u << LABELS;
-  return label_kind == CLV_PAGES_PAGE_LABELS ? key_set | 1u << LABEL : key_set;
+static uint32_t get_required_keys(clv_page_label_kind label_kind) {
+  uint32_t key_set = 1u << KEY_WORDS | 1u << KEY_BOXES;
+  if (label_kind == CLV_PAGES_WORD_LABELS) key_set |= 1u << KEY_LABELS;
+  return label_kind == CLV_PAGES_PAGE_LABELS ? key_set | 1u << KEY_LABEL : key_set;
 }
 
 /* Reads the name of the page's file. Ignores a value that is not a text. */
@@ -117,11 +127,13 @@ static clv_code read_file_name(clv_page_reader *l, clv_json *j, clv_err *err) {
 }
 
 static clv_code read_value(clv_page_reader *l, clv_json *j, int key_index, clv_err *err) {
-  static read_fn *const lists[] = {[WORDS] = read_word, [BOXES] = read_box, [LABELS] = read_label};
-  if (key_index == FILE_NAME) return read_file_name(l, j, err);
-  if (key_index < 0 || !(needed_keys(l->label_kind) & 1u << key_index))
+  static read_item_fn *const item_readers[] = {
+      [KEY_WORDS] = read_word, [KEY_BOXES] = read_box, [KEY_LABELS] = read_label};
+  if (key_index == KEY_FILE_NAME) return read_file_name(l, j, err);
+  if (key_index < 0 || !(get_required_keys(l->label_kind) & 1u << key_index))
     return clv_json_skip(j, err);
-  return key_index == LABEL ? read_page_label(l, j, err) : read_list(l, j, lists[key_index], err);
+  return key_index == KEY_LABEL ? read_page_label(l, j, err)
+                                : read_json_list(l, j, item_readers[key_index], err);
 }
 
 static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t seen_keys,
@@ -129,8 +141,8 @@ static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t
   clv_key_list present_keys;
   size_t n_words = l->words.n;
   for (int k = 0; k < N_KEYS; k++)
-    if (needed_keys(l->label_kind) & ~seen_keys & 1u << k)
-      return clv_fail(err, CLV_INVALID, "%s: has no '%s', but %s", l->location, keys[k],
+    if (get_required_keys(l->label_kind) & ~seen_keys & 1u << k)
+      return clv_fail(err, CLV_INVALID, "%s: has no '%s', but %s", l->location, page_keys[k],
                       clv_key_list_of_object(j, &present_keys));
   if (l->line_texts.failed || l->label.failed || l->file.failed || l->other_members.failed)
     return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its words", l->location);
@@ -143,33 +155,33 @@ static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t
   return CLV_OK;
 }
 
-/* Keeps the text of a member of the JSON object that this reader does not know. begin: position at
- * which the member starts. */
-static void store_member(clv_page_reader *l, const clv_json *j, size_t begin) {
-  const char *from = j->text + begin;
+/* Keeps the text of a member of the JSON object that this reader does not know. member_begin:
+ * position at which the member starts. */
+static void store_other_member(clv_page_reader *l, const clv_json *j, size_t member_begin) {
+  const char *from = j->text + member_begin;
   size_t n_spaces = strspn(from, " \t\r");
   if (l->other_members.len) clv_bytes_puts(&l->other_members, ",");
-  clv_bytes_add(&l->other_members, from + n_spaces, j->at - begin - n_spaces);
+  clv_bytes_add(&l->other_members, from + n_spaces, j->at - member_begin - n_spaces);
 }
 
 static clv_code read_member(clv_page_reader *l, clv_json *j, uint32_t *seen_keys, clv_err *err) {
-  size_t begin = j->at;
+  size_t member_begin = j->at;
   int key_index;
-  CLV_TRY(clv_json_find_key(j, keys, N_KEYS, seen_keys, &key_index, err));
+  CLV_TRY(clv_json_find_key(j, page_keys, N_KEYS, seen_keys, &key_index, err));
   CLV_TRY(read_value(l, j, key_index, err));
-  if ((key_index < 0 || key_index == FILE_NAME) && l->label_kind == CLV_PAGES_UNLABELLED)
-    store_member(l, j, begin);
+  if ((key_index < 0 || key_index == KEY_FILE_NAME) && l->label_kind == CLV_PAGES_UNLABELLED)
+    store_other_member(l, j, member_begin);
   return CLV_OK;
 }
 
 static clv_code parse_line(clv_page_reader *l, clv_json *j, clv_err *err) {
   uint32_t seen_keys = 0;
-  bool more = true;
+  bool has_more = true;
   l->words.n = l->names.n = l->boxes.n = l->line_texts.len = l->file.len = l->other_members.len = 0;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
-    if (!more) break;
+    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &has_more, err));
+    if (!has_more) break;
     CLV_TRY(read_member(l, j, &seen_keys, err));
   }
   CLV_TRY(clv_json_end(j, err));
@@ -207,14 +219,14 @@ static void set_page(clv_page_reader *l, clv_labelled_page *ret) {
 }
 
 /* Finds the next line that is not empty. False: no such line is left. */
-static bool find_line(clv_page_reader *l, clv_json *ret) {
+static bool find_next_line(clv_page_reader *l, clv_json *ret) {
   for (; l->at < l->len; l->line++) {
-    const char *from = l->text + l->at, *stop = memchr(from, '\n', l->len - l->at);
-    size_t n = stop ? (size_t)(stop - from) : l->len - l->at;
+    const char *from = l->text + l->at, *line_end = memchr(from, '\n', l->len - l->at);
+    size_t n = line_end ? (size_t)(line_end - from) : l->len - l->at;
     l->at += n + 1;
-    size_t n_mark_bytes = clv_bom_bytes(from, n);
-    from += n_mark_bytes;
-    n -= n_mark_bytes;
+    size_t n_bom_bytes = clv_bom_length(from, n);
+    from += n_bom_bytes;
+    n -= n_bom_bytes;
     if (strspn(from, " \t\r") >= n) continue;
     *ret = (clv_json){.label = l->path, .text = from, .len = n, .lines_before = l->line++};
     return true;
@@ -222,11 +234,11 @@ static bool find_line(clv_page_reader *l, clv_json *ret) {
   return false;
 }
 
-clv_code clv_page_reader_next(clv_page_reader *l, clv_labelled_page *ret, bool *ret_more,
+clv_code clv_page_reader_next(clv_page_reader *l, clv_labelled_page *ret, bool *ret_has_more,
                               clv_err *err) {
   clv_json j;
-  *ret_more = find_line(l, &j);
-  if (!*ret_more) return CLV_OK;
+  *ret_has_more = find_next_line(l, &j);
+  if (!*ret_has_more) return CLV_OK;
   snprintf(l->location, sizeof l->location, "%.200s:%zu", l->path, l->line);
   CLV_TRY(parse_line(l, &j, err));
   CLV_TRY(reserve_words(l, err));

@@ -10,21 +10,21 @@
 
 #include "master/data/image_int.h"
 
-enum { CHUNK_BYTES = 8 << 20 /* most bytes of an inflated chunk */ };
+enum { MAX_CHUNK_BYTES = 8 << 20 /* most bytes of an inflated chunk */ };
 
 typedef struct png_reader {
   const clv_encoded_image *in;
   size_t at;
   png_structp png;
   png_infop info;
-  char why[128];
+  char error_text[128];
 } png_reader;
 
 static void reader_done(png_reader *r) { png_destroy_read_struct(&r->png, &r->info, NULL); }
 
 static void on_error(png_structp png, png_const_charp text) {
   png_reader *r = png_get_error_ptr(png);
-  snprintf(r->why, sizeof r->why, "%s", text);
+  snprintf(r->error_text, sizeof r->error_text, "%s", text);
   png_longjmp(png, 1);
 }
 
@@ -41,7 +41,7 @@ static void on_read(png_structp png, png_bytep dst, size_t n) {
 }
 
 static clv_code fail_with_reason(const png_reader *r, clv_err *err) {
-  return clv_fail(err, CLV_DATA_LOSS, "%s (at byte %zu of %zu)", r->why, r->at, r->in->len);
+  return clv_fail(err, CLV_DATA_LOSS, "%s (at byte %zu of %zu)", r->error_text, r->at, r->in->len);
 }
 
 /* Creates the decoder. libpng's own limits of size are off, because clv_pixels_reserve checks the
@@ -51,7 +51,7 @@ static clv_code create_decoder(png_reader *r, clv_err *err) {
   r->info = r->png ? png_create_info_struct(r->png) : NULL;
   if (!r->info) return clv_fail(err, CLV_EXHAUSTED, "no memory to decode it");
   png_set_user_limits(r->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
-  png_set_chunk_malloc_max(r->png, CHUNK_BYTES);
+  png_set_chunk_malloc_max(r->png, MAX_CHUNK_BYTES);
   /* Texts, profiles and the like are not inflated, because pixels do not depend on them. */
   png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
   png_set_read_fn(r->png, r, on_read);
@@ -77,13 +77,13 @@ static clv_code read_header(png_reader *r, clv_pixels *ret, clv_err *err) {
 
 static clv_code read_rows(png_reader *r, clv_pixels *ret, clv_err *err) {
   if (setjmp(png_jmpbuf(r->png))) return fail_with_reason(r, err);
-  int passes = png_set_interlace_handling(r->png);
+  int n_passes = png_set_interlace_handling(r->png);
   png_read_update_info(r->png, r->info);
   size_t stride = ret->width * clv_pixel_bytes(ret);
   if (png_get_rowbytes(r->png, r->info) != stride)
     return clv_fail(err, CLV_DATA_LOSS, "rows of %zu bytes, expected %zu",
                     (size_t)png_get_rowbytes(r->png, r->info), stride);
-  for (int pass = 0; pass < passes; pass++)
+  for (int pass = 0; pass < n_passes; pass++)
     for (uint32_t y = 0; y < ret->height; y++) png_read_row(r->png, ret->data + y * stride, NULL);
   png_read_end(r->png, NULL); /* reads to the end of the file; fails if it ends too early */
   return CLV_OK;

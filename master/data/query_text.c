@@ -11,7 +11,7 @@
 
 /* Functions that a query may call, sorted. They have no side effects, and none reads another file,
  * loads code or draws at random. */
-static const char *const functions[] = {
+static const char *const allowed_functions[] = {
     "abs",          "acos",         "asin",        "atan",      "atan2",      "avg",
     "ceil",         "ceiling",      "char",        "coalesce",  "concat",     "concat_ws",
     "cos",          "count",        "cume_dist",   "date",      "datetime",   "degrees",
@@ -27,14 +27,14 @@ static const char *const functions[] = {
     "trunc",        "typeof",       "unicode",     "unixepoch", "unlikely",   "upper"};
 
 bool clv_query_may_call(const char *function) {
-  for (size_t i = 0; i < CLV_COUNT(functions); i++)
-    if (strcasecmp(functions[i], function) == 0) return true;
+  for (size_t i = 0; i < CLV_COUNT(allowed_functions); i++)
+    if (strcasecmp(allowed_functions[i], function) == 0) return true;
   return false;
 }
 
 /* Returns the length of a string or a name in quotes; 0: its quote has no end. A doubled quote
  * stands for a single one within the string. */
-static size_t quoted_length(const char *text) {
+static size_t get_quoted_length(const char *text) {
   char end_quote = *text == '[' ? ']' : *text;
   for (size_t i = 1; text[i]; i++) {
     if (text[i] != end_quote) continue;
@@ -44,7 +44,7 @@ static size_t quoted_length(const char *text) {
   return 0;
 }
 
-static size_t comment_length(const char *text) {
+static size_t get_comment_length(const char *text) {
   const char *end = NULL;
   if (strncmp(text, "--", 2) == 0) return strcspn(text, "\n");
   if (strncmp(text, "/*", 2) != 0) return 0;
@@ -52,7 +52,7 @@ static size_t comment_length(const char *text) {
   return end ? (size_t)(end - text) + 2 : strlen(text);
 }
 
-static size_t word_length(const char *text) {
+static size_t get_word_length(const char *text) {
   size_t n = 0;
   while (isalnum((unsigned char)text[n]) || text[n] == '_' || text[n] == '$' ||
          (unsigned char)text[n] >= 0x80)
@@ -61,39 +61,39 @@ static size_t word_length(const char *text) {
 }
 
 /* State while the words of a query are read. */
-typedef struct query_words {
+typedef struct query_scan {
   size_t depth;        /* number of open parentheses */
   bool is_after_order; /* the word before was ORDER, outside of parentheses */
   bool has_order_by;   /* ORDER BY was outside of parentheses */
   bool has_ended;      /* a semicolon has ended the statement */
-} query_words;
+} query_scan;
 
-static void take_word(query_words *w, const char *text, size_t n) {
+static void note_query_word(query_scan *w, const char *text, size_t n) {
   bool is_by = n == 2 && strncasecmp(text, "by", 2) == 0;
   w->has_order_by = w->has_order_by || (w->is_after_order && is_by);
   w->is_after_order = !w->depth && n == 5 && strncasecmp(text, "order", 5) == 0;
 }
 
 /* Takes the token at `text` and updates the state. Returns its bytes; 0: a quote has no end. */
-static size_t take_token(query_words *w, const char *text) {
-  size_t comment_len = comment_length(text), word_len = word_length(text);
+static size_t skip_token(query_scan *w, const char *text) {
+  size_t comment_len = get_comment_length(text), word_len = get_word_length(text);
   if (comment_len) return comment_len;
   if (strchr(" \t\r\n\f", *text)) return 1;
-  if (word_len) return take_word(w, text, word_len), word_len;
+  if (word_len) return note_query_word(w, text, word_len), word_len;
   w->is_after_order = false;
   w->depth += *text == '(';
   w->depth -= *text == ')' && w->depth;
   w->has_ended = w->has_ended || *text == ';';
-  return strchr("'\"`[", *text) ? quoted_length(text) : 1;
+  return strchr("'\"`[", *text) ? get_quoted_length(text) : 1;
 }
 
 clv_code clv_query_text_check(const char *sql, clv_err *err) {
-  query_words w = {0};
+  query_scan w = {0};
   for (size_t n; *sql; sql += n) {
     bool had_ended = w.has_ended;
-    n = take_token(&w, sql);
+    n = skip_token(&w, sql);
     if (!n) return clv_fail(err, CLV_INVALID, "quotes have no end: close them or double them");
-    if (had_ended && !comment_length(sql) && !strchr(" \t\r\n\f;", *sql))
+    if (had_ended && !get_comment_length(sql) && !strchr(" \t\r\n\f;", *sql))
       return clv_fail(err, CLV_INVALID, "more than one statement: a query is one SELECT");
   }
   if (w.has_order_by) return CLV_OK;

@@ -9,13 +9,13 @@
 
 #include "master/data/data.h"
 
-typedef struct clv_source clv_source;
+typedef struct clv_byte_source clv_byte_source;
 
 /* Sets the size in bytes from which on an array is mapped into memory (mmap) instead of read. Only
  * tests call it; otherwise the size depends on the memory of the host. */
-void clv_source_map_from(clv_source *s, size_t bytes);
+void clv_byte_source_set_min_mapped_bytes(clv_byte_source *s, size_t bytes);
 /* Lets an array of any size be mapped, for a caller who does not write to it. */
-void clv_source_map_read_only(clv_source *s);
+void clv_byte_source_map_read_only(clv_byte_source *s);
 /* Makes a tensor over the bytes of an open file from `offset` on, which must be there. The
  * caller must not write to it. label: for messages. */
 clv_code clv_map_tensor(int fd, const char *label, size_t offset, clv_dtype dtype,
@@ -24,19 +24,19 @@ clv_code clv_map_tensor(int fd, const char *label, size_t offset, clv_dtype dtyp
 clv_code clv_npy_map(const char *path, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Opens a regular file. A file that begins with gzip's two magic bytes is inflated. */
-clv_code clv_source_open(const char *path, clv_source **ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_source_open_memory(const void *data, size_t len, const char *label, clv_source **ret,
-                                clv_err *err) CLV_USE_RESULT;
-void clv_source_freep(clv_source **s);
+clv_code clv_byte_source_open(const char *path, clv_byte_source **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_byte_source_open_memory(const void *data, size_t len, const char *label,
+                                     clv_byte_source **ret, clv_err *err) CLV_USE_RESULT;
+void clv_byte_source_freep(clv_byte_source **s);
 
-/* Reads up to n decoded bytes. *ret_got is less than n only at the end of the data. */
-clv_code clv_source_read(clv_source *s, void *dst, size_t n, size_t *ret_got,
-                         clv_err *err) CLV_USE_RESULT;
-const char *clv_source_label(const clv_source *s);
+/* Reads up to n decoded bytes. *ret_n_read is less than n only at the end of the data. */
+clv_code clv_byte_source_read(clv_byte_source *s, void *dst, size_t n, size_t *ret_n_read,
+                              clv_err *err) CLV_USE_RESULT;
+const char *clv_byte_source_label(const clv_byte_source *s);
 
 /* Reads n bytes of a header. CLV_DATA_LOSS: the data end earlier; the message names `what`. */
-clv_code clv_source_read_header(clv_source *s, const char *what, void *dst, size_t n,
-                                clv_err *err) CLV_USE_RESULT;
+clv_code clv_byte_source_read_header(clv_byte_source *s, const char *what, void *dst, size_t n,
+                                     clv_err *err) CLV_USE_RESULT;
 
 /* An element type of a file format. `convert` makes n elements of a tensor of `dtype` from n
  * little-endian elements at src. */
@@ -73,23 +73,24 @@ typedef struct clv_array_header {
  * data. A plain file of elements that need no conversion is mapped, whatever its size, if it is
  * larger than max_bytes or half of the host's memory; it must not change while the tensor is in
  * use. */
-clv_code clv_source_read_tensor(clv_source *s, const clv_array_header *h, size_t max_bytes,
-                                clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_byte_source_read_tensor(clv_byte_source *s, const clv_array_header *h,
+                                     size_t max_bytes, clv_tensor **ret,
+                                     clv_err *err) CLV_USE_RESULT;
 
-/* The reader of a format with one array per file: clv_array_NAME in NAME.c for each such row of
- * formats.def. */
+/* The reader of a format with one array per file: clv_array_reader_NAME in NAME.c for each such row
+ * of formats.def. */
 typedef struct clv_array_reader {
   const char *magic;                              /* the first bytes of such a file, for messages */
   bool (*is_file)(const uint8_t *head, size_t n); /* true if a file that begins with these n bytes
                                                    * has this format */
   /* Reads the array of an open source. *ret_is_bool: the elements are NumPy's bool, 0 and 1 in a u8
    * tensor; may be NULL. The caller sets *ret_is_bool to false before. */
-  clv_code (*read)(clv_source *s, size_t max_bytes, clv_tensor **ret, bool *ret_is_bool,
+  clv_code (*read)(clv_byte_source *s, size_t max_bytes, clv_tensor **ret, bool *ret_is_bool,
                    clv_err *err);
 } clv_array_reader;
 
 #define CLV_DATA_FORMAT(...)
-#define CLV_ARRAY_FORMAT(NAME, name, ...) extern const clv_array_reader clv_array_##name;
+#define CLV_ARRAY_FORMAT(NAME, name, ...) extern const clv_array_reader clv_array_reader_##name;
 #include "common/base/settings/formats.def"
 
 /* Returns advice for a file in a wrong format, by its first bytes: it is IDX, .npy, or a text such

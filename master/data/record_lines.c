@@ -12,24 +12,25 @@
 enum { PIECE_BYTES = 65536 };
 
 /* State of the CSV parser before a byte, by the same rules as in clv_csv_read_field. */
-typedef enum csv_state { FIELD_BEGINS, IN_PLAIN, IN_QUOTES, AFTER_QUOTE } csv_state;
+typedef enum csv_state { AT_FIELD_BEGIN, IN_UNQUOTED, IN_QUOTES, AFTER_QUOTE } csv_state;
 
 struct clv_record_lines {
-  clv_source *source;
+  clv_byte_source *source;
   char separator;    /* between the fields of CSV; 0: lines of JSON */
   size_t max_bytes;  /* most bytes to read, > 0 */
   size_t bytes_read; /* bytes of records returned so far */
   size_t n_lines;    /* lines read so far */
   csv_state state;
-  /* at: bytes of `piece` that were returned already; got: bytes of `piece` that are filled */
-  size_t at, got;
+  /* at: bytes of `piece` that were returned already; n_piece_bytes: bytes of `piece` that are
+   * filled */
+  size_t at, n_piece_bytes;
   clv_bytes record;
   char piece[PIECE_BYTES];
 };
 
 void clv_record_lines_freep(clv_record_lines **l) {
   if (!*l) return;
-  clv_source_freep(&(*l)->source);
+  clv_byte_source_freep(&(*l)->source);
   clv_bytes_done(&(*l)->record);
   free(*l);
   *l = NULL;
@@ -37,36 +38,37 @@ void clv_record_lines_freep(clv_record_lines **l) {
 
 static csv_state next_state(csv_state state, char c, char separator) {
   if (state == IN_QUOTES) return c == '"' ? AFTER_QUOTE : IN_QUOTES;
-  if (c == separator) return FIELD_BEGINS;
-  if (state == FIELD_BEGINS && c == '"') return IN_QUOTES;
-  return state == AFTER_QUOTE && c == '"' ? IN_QUOTES : IN_PLAIN;
+  if (c == separator) return AT_FIELD_BEGIN;
+  if (state == AT_FIELD_BEGIN && c == '"') return IN_QUOTES;
+  return state == AFTER_QUOTE && c == '"' ? IN_QUOTES : IN_UNQUOTED;
 }
 
 /* ---- encodings of text ----------------------------------------------------------------------- */
 
-size_t clv_bom_bytes(const char *text, size_t len) {
+size_t clv_bom_length(const char *text, size_t len) {
   return len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 }
 
 static clv_code check_encoding(const clv_record_lines *l, clv_err *err) {
-  const char *name = clv_text_utf16_or_32(l->piece, l->got);
+  const char *name = clv_text_utf16_or_32(l->piece, l->n_piece_bytes);
   if (!name) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%.200s: its text is %s, and UTF-8 is expected: convert it with iconv -f %s -t "
                   "UTF-8",
-                  clv_source_label(l->source), name, name);
+                  clv_byte_source_label(l->source), name, name);
 }
 
 /* True if the first line ends with \r alone, as in files of old Macintoshes. In CSV a quoted field
  * may contain \r. In JSON a \r between tokens is a space, so it ends a line only if another record
  * follows. */
 static bool ends_in_cr(const clv_record_lines *l) {
-  csv_state state = FIELD_BEGINS;
-  for (size_t i = 0; i + 1 < l->got; i++) {
-    char c = l->piece[i], next = l->piece[i + 1];
+  csv_state state = AT_FIELD_BEGIN;
+  for (size_t i = 0; i + 1 < l->n_piece_bytes; i++) {
+    char c = l->piece[i], next_char = l->piece[i + 1];
     bool is_in_quotes = l->separator && state == IN_QUOTES;
     if (c == '\n' && !is_in_quotes) return false;
-    if (c == '\r' && !is_in_quotes && (l->separator ? next != '\n' && next != '\r' : next == '{'))
+    if (c == '\r' && !is_in_quotes &&
+        (l->separator ? next_char != '\n' && next_char != '\r' : next_char == '{'))
       return true;
     state = next_state(state, c, l->separator);
   }
@@ -78,22 +80,22 @@ static clv_code check_line_ends(const clv_record_lines *l, clv_err *err) {
   return clv_fail(err, CLV_INVALID,
                   "%.200s:1: its lines end with CR alone, and LF or CR LF is expected: convert it "
                   "with tr '\\r' '\\n'",
-                  clv_source_label(l->source));
+                  clv_byte_source_label(l->source));
 }
 
 /* ---- pieces of the file ---------------------------------------------------------------------- */
 
 static clv_code fill_piece(clv_record_lines *l, clv_err *err) {
   l->at = 0;
-  return clv_source_read(l->source, l->piece, PIECE_BYTES, &l->got, err);
+  return clv_byte_source_read(l->source, l->piece, PIECE_BYTES, &l->n_piece_bytes, err);
 }
 
 static clv_code fail_too_large(const clv_record_lines *l, clv_err *err) {
   return clv_fail(err, CLV_EXHAUSTED, "%.200s: has more than %zu bytes",
-                  clv_source_label(l->source), l->max_bytes);
+                  clv_byte_source_label(l->source), l->max_bytes);
 }
 
-static clv_code open_source(clv_source **s, char separator, size_t max_bytes,
+static clv_code open_source(clv_byte_source **s, char separator, size_t max_bytes,
                             clv_record_lines **ret, clv_err *err) {
   CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
@@ -103,58 +105,58 @@ static clv_code open_source(clv_source **s, char separator, size_t max_bytes,
   CLV_TRY(fill_piece(l, err));
   CLV_TRY(check_encoding(l, err));
   CLV_TRY(check_line_ends(l, err));
-  l->at = clv_bom_bytes(l->piece, l->got);
+  l->at = clv_bom_length(l->piece, l->n_piece_bytes);
   *ret = clv_steal(&l);
   return CLV_OK;
 }
 
 clv_code clv_record_lines_open(const char *path, char separator, size_t max_bytes,
                                clv_record_lines **ret, clv_err *err) {
-  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
-  CLV_TRY(clv_source_open(path, &s, err));
+  CLV_AUTO(clv_byte_source_freep) clv_byte_source *s = NULL;
+  CLV_TRY(clv_byte_source_open(path, &s, err));
   return open_source(&s, separator, max_bytes, ret, err);
 }
 
 clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *label,
                                       char separator, clv_record_lines **ret, clv_err *err) {
-  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
-  CLV_TRY(clv_source_open_memory(text, len, label, &s, err));
+  CLV_AUTO(clv_byte_source_freep) clv_byte_source *s = NULL;
+  CLV_TRY(clv_byte_source_open_memory(text, len, label, &s, err));
   return open_source(&s, separator, SIZE_MAX, ret, err);
 }
 
 /* As count_csv_bytes, for a rest of a record that has no quote in this piece, which most have:
  * finds the line's end at once. Returns 0 if there is a quote. */
-static size_t count_unquoted_bytes(clv_record_lines *l, bool *ret_end) {
+static size_t count_unquoted_bytes(clv_record_lines *l, bool *ret_has_ended) {
   const char *from = l->piece + l->at;
-  size_t n = l->got - l->at;
-  const char *stop = memchr(from, '\n', n);
-  if (stop) n = (size_t)(stop - from) + 1;
+  size_t n = l->n_piece_bytes - l->at;
+  const char *line_end = memchr(from, '\n', n);
+  if (line_end) n = (size_t)(line_end - from) + 1;
   if (l->state == IN_QUOTES || memchr(from, '"', n)) return 0;
-  *ret_end = stop != NULL;
-  l->n_lines += stop != NULL;
-  l->state = stop || from[n - 1] == l->separator ? FIELD_BEGINS : IN_PLAIN;
+  *ret_has_ended = line_end != NULL;
+  l->n_lines += line_end != NULL;
+  l->state = line_end || from[n - 1] == l->separator ? AT_FIELD_BEGIN : IN_UNQUOTED;
   return n;
 }
 
-/* Returns the bytes of `piece` up to the end of the CSV record (then *ret_end is true), or up to
- * the end of the piece. */
-static size_t count_csv_bytes(clv_record_lines *l, bool *ret_end) {
-  size_t i = l->at, n_unquoted = count_unquoted_bytes(l, ret_end);
+/* Returns the bytes of `piece` up to the end of the CSV record (then *ret_has_ended is true), or up
+ * to the end of the piece. */
+static size_t count_csv_bytes(clv_record_lines *l, bool *ret_has_ended) {
+  size_t i = l->at, n_unquoted = count_unquoted_bytes(l, ret_has_ended);
   if (n_unquoted) return n_unquoted;
-  while (i < l->got && !*ret_end) {
+  while (i < l->n_piece_bytes && !*ret_has_ended) {
     char c = l->piece[i++];
-    *ret_end = c == '\n' && l->state != IN_QUOTES;
+    *ret_has_ended = c == '\n' && l->state != IN_QUOTES;
     l->n_lines += c == '\n';
-    l->state = *ret_end ? FIELD_BEGINS : next_state(l->state, c, l->separator);
+    l->state = *ret_has_ended ? AT_FIELD_BEGIN : next_state(l->state, c, l->separator);
   }
   return i - l->at;
 }
 
-static size_t count_line_bytes(clv_record_lines *l, bool *ret_end) {
-  const char *from = l->piece + l->at, *stop = memchr(from, '\n', l->got - l->at);
-  *ret_end = stop != NULL;
-  l->n_lines += stop != NULL;
-  return stop ? (size_t)(stop - from) + 1 : l->got - l->at;
+static size_t count_line_bytes(clv_record_lines *l, bool *ret_has_ended) {
+  const char *from = l->piece + l->at, *line_end = memchr(from, '\n', l->n_piece_bytes - l->at);
+  *ret_has_ended = line_end != NULL;
+  l->n_lines += line_end != NULL;
+  return line_end ? (size_t)(line_end - from) + 1 : l->n_piece_bytes - l->at;
 }
 
 /* ---- skipping empty lines -------------------------------------------------------------------- */
@@ -163,15 +165,15 @@ static size_t count_line_bytes(clv_record_lines *l, bool *ret_end) {
  * are a field; in JSON lines spaces may. */
 static bool is_blank_byte(const clv_record_lines *l, size_t i) {
   char c = l->piece[i];
-  if (l->separator) return c == '\r' && i + 1 < l->got && l->piece[i + 1] == '\n';
+  if (l->separator) return c == '\r' && i + 1 < l->n_piece_bytes && l->piece[i + 1] == '\n';
   return c == '\r' || c == ' ' || c == '\t';
 }
 
 /* Returns the bytes of `piece` up to the end of the last empty line before a record, and counts
  * these lines. */
-static size_t count_empty_bytes(clv_record_lines *l) {
+static size_t count_empty_line_bytes(clv_record_lines *l) {
   size_t end = l->at;
-  for (size_t i = end; i < l->got; i++) {
+  for (size_t i = end; i < l->n_piece_bytes; i++) {
     if (l->piece[i] == '\n') {
       end = i + 1;
       l->n_lines++;
@@ -184,21 +186,21 @@ static size_t count_empty_bytes(clv_record_lines *l) {
 
 /* Skips all empty lines at once, because returning each of them as a record would be thirty times
  * as slow. */
-static clv_code skip_empty(clv_record_lines *l, clv_err *err) {
+static clv_code skip_empty_lines(clv_record_lines *l, clv_err *err) {
   do {
-    if (l->at == l->got) CLV_TRY(fill_piece(l, err));
-    size_t n = count_empty_bytes(l);
+    if (l->at == l->n_piece_bytes) CLV_TRY(fill_piece(l, err));
+    size_t n = count_empty_line_bytes(l);
     if (n > l->max_bytes - l->bytes_read) return fail_too_large(l, err);
     l->at += n;
     l->bytes_read += n;
-  } while (l->got && l->at == l->got);
+  } while (l->n_piece_bytes && l->at == l->n_piece_bytes);
   return CLV_OK;
 }
 
 /* ---- returning records ----------------------------------------------------------------------- */
 
 static clv_code append_bytes(clv_record_lines *l, size_t n, size_t line, clv_err *err) {
-  const char *label = clv_source_label(l->source);
+  const char *label = clv_byte_source_label(l->source);
   if (l->record.len + n > CLV_TEXT_RECORD_MAX)
     return clv_fail(
         err, CLV_EXHAUSTED, "%.200s:%zu: this record has more than %d bytes, the limit of one%s",
@@ -212,21 +214,21 @@ static clv_code append_bytes(clv_record_lines *l, size_t n, size_t line, clv_err
                           : CLV_OK;
 }
 
-clv_code clv_record_lines_next(clv_record_lines *l, clv_text_record *ret, bool *ret_more,
+clv_code clv_record_lines_next(clv_record_lines *l, clv_text_record *ret, bool *ret_has_more,
                                clv_err *err) {
   bool end = false;
-  CLV_TRY(skip_empty(l, err));
+  CLV_TRY(skip_empty_lines(l, err));
   size_t line = l->n_lines;
   l->record.len = 0;
   clv_bytes_add(&l->record, "", 0);
-  l->state = FIELD_BEGINS;
+  l->state = AT_FIELD_BEGIN;
   while (!end) {
-    if (l->at == l->got) CLV_TRY(fill_piece(l, err));
-    if (!l->got) break;
+    if (l->at == l->n_piece_bytes) CLV_TRY(fill_piece(l, err));
+    if (!l->n_piece_bytes) break;
     CLV_TRY(append_bytes(l, (l->separator ? count_csv_bytes : count_line_bytes)(l, &end), line + 1,
                          err));
   }
-  *ret_more = l->record.len > 0;
+  *ret_has_more = l->record.len > 0;
   *ret = (clv_text_record){l->record.data, l->record.len, line};
   return CLV_OK;
 }

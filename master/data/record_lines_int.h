@@ -31,13 +31,13 @@ typedef struct clv_text_record {
   size_t lines_before; /* number of lines in the file before this record */
 } clv_text_record;
 
-/* Reads the next record. *ret_more false: the file has no further record. CLV_EXHAUSTED: the record
- * has more than CLV_TEXT_RECORD_MAX bytes, or the file more than max_bytes. */
-clv_code clv_record_lines_next(clv_record_lines *l, clv_text_record *ret, bool *ret_more,
+/* Reads the next record. *ret_has_more false: the file has no further record. CLV_EXHAUSTED: the
+ * record has more than CLV_TEXT_RECORD_MAX bytes, or the file more than max_bytes. */
+clv_code clv_record_lines_next(clv_record_lines *l, clv_text_record *ret, bool *ret_has_more,
                                clv_err *err) CLV_USE_RESULT;
 
 /* Returns the bytes of a UTF-8 byte order mark at the beginning of a text: 3, or 0 if there is no
  * mark. */
-size_t clv_bom_bytes(const char *text, size_t len);
+size_t clv_bom_length(const char *text, size_t len);
 
 #endif

@@ -16,13 +16,13 @@ enum { PRECISION_BITS = 32 - 8 - 2, ROUNDING_HALF = 1 << (PRECISION_BITS - 1) };
 
 /* Weights of one axis, with n outputs, each of at most `n_taps` inputs. Output i is the sum of
  * inputs first[i] to first[i] + count[i] - 1, with the weights from k[i * taps] on, or for samples
- * of 16 bits from weights_of_u16[i * taps] on. The other array is NULL. */
-typedef struct axis {
+ * of 16 bits from u16_weights[i * taps] on. The other array is NULL. */
+typedef struct resample_axis {
   size_t n, n_taps;
   uint32_t *first, *count;
   int32_t *k;
-  double *weights_of_u16;
-} axis;
+  double *u16_weights;
+} resample_axis;
 
 void clv_resampler_done(clv_resampler *r) {
   if (!r) return;
@@ -42,7 +42,8 @@ static double compute_triangle(double x) {
 
 /* Fills the weights of output i in double, as Pillow's precompute_coeffs does. center: position of
  * the output in the input. */
-static void compute_output_weights(axis *a, size_t i, uint32_t in, double scale, double center) {
+static void compute_output_weights(resample_axis *a, size_t i, uint32_t in, double scale,
+                                   double center) {
   double width = CLV_MAX(scale, 1.0), sum = 0;
   int64_t low = (int64_t)(center - width + 0.5), high = (int64_t)(center + width + 0.5);
   low = CLV_MAX(low, 0);
@@ -56,8 +57,8 @@ static void compute_output_weights(axis *a, size_t i, uint32_t in, double scale,
   double by = sum != 0 ? sum : 1;
   for (int64_t x = low; x < high; x++, at++) {
     double w = compute_triangle(((double)x - center + 0.5) * inverse_width) / by;
-    if (a->weights_of_u16)
-      a->weights_of_u16[at] = w;
+    if (a->u16_weights)
+      a->u16_weights[at] = w;
     else
       a->k[at] = (int32_t)(0.5 + w * (1 << PRECISION_BITS));
   }
@@ -65,7 +66,7 @@ static void compute_output_weights(axis *a, size_t i, uint32_t in, double scale,
 
 /* Fills the weights of a->n outputs, from output `from` on. The axis has `in` inputs and `out`
  * outputs. */
-static void fill_axis(axis *a, uint32_t in, uint32_t out, uint32_t from) {
+static void compute_axis_weights(resample_axis *a, uint32_t in, uint32_t out, uint32_t from) {
   double scale = (double)in / out;
   for (size_t i = 0; i < a->n; i++)
     compute_output_weights(a, i, in, scale, ((double)(from + i) + 0.5) * scale);
@@ -77,11 +78,11 @@ static size_t axis_bytes(size_t n, size_t n_taps, bool has_16_bits) {
 
 /* Divides the memory at `at` among the arrays of an axis; weights come first, because they need the
  * largest alignment. Returns the end of the arrays. */
-static uint8_t *assign_axis_memory(axis *a, uint8_t *at, bool has_16_bits) {
+static uint8_t *assign_axis_memory(resample_axis *a, uint8_t *at, bool has_16_bits) {
   uint8_t *weights = at;
   at += a->n * a->n_taps * (has_16_bits ? sizeof(double) : sizeof(int32_t));
   if (has_16_bits)
-    a->weights_of_u16 = (double *)(void *)weights;
+    a->u16_weights = (double *)(void *)weights;
   else
     a->k = (int32_t *)(void *)weights;
   a->first = (uint32_t *)(void *)at;
@@ -94,7 +95,7 @@ static uint8_t clip_to_u8(int32_t sum) {
   return (uint8_t)(sum < 0 ? 0 : CLV_MIN(sum, 255));
 }
 
-static void resample_row_grey(const axis *a, const uint8_t *src, uint8_t *dst) {
+static void resample_row_grey(const resample_axis *a, const uint8_t *src, uint8_t *dst) {
   for (size_t i = 0; i < a->n; i++) {
     const int32_t *k = a->k + i * a->n_taps;
     const uint8_t *s = src + a->first[i];
@@ -104,7 +105,7 @@ static void resample_row_grey(const axis *a, const uint8_t *src, uint8_t *dst) {
   }
 }
 
-static void resample_row_rgb(const axis *a, const uint8_t *src, uint8_t *dst) {
+static void resample_row_rgb(const resample_axis *a, const uint8_t *src, uint8_t *dst) {
   for (size_t i = 0; i < a->n; i++) {
     const int32_t *k = a->k + i * a->n_taps;
     const uint8_t *s = src + 3 * (size_t)a->first[i];
@@ -136,10 +137,11 @@ static uint16_t clip_to_u16(double sum) {
   return (uint16_t)CLV_MIN(CLV_MAX(sum + 0.5, 0.0), 65535.0);
 }
 
-static void resample_row_u16(const axis *a, const uint16_t *src, size_t channels, uint16_t *dst) {
+static void resample_row_u16(const resample_axis *a, const uint16_t *src, size_t channels,
+                             uint16_t *dst) {
   for (size_t i = 0; i < a->n; i++)
     for (size_t c = 0; c < channels; c++) {
-      const double *w = a->weights_of_u16 + i * a->n_taps;
+      const double *w = a->u16_weights + i * a->n_taps;
       const uint16_t *s = src + channels * a->first[i] + c;
       double sum = 0;
       for (uint32_t t = 0; t < a->count[i]; t++) sum += s[t * channels] * w[t];
@@ -157,68 +159,66 @@ static void sum_rows_u16(const uint16_t *rows, const double *w, size_t count, si
 
 /* ---- horizontal and vertical pass ------------------------------------------------------------ */
 
-static const uint8_t *pixel_at(const clv_pixels *p, uint32_t x, uint32_t y) {
+static const uint8_t *get_pixel_at(const clv_pixels *p, uint32_t x, uint32_t y) {
   return p->data + ((size_t)y * p->width + x) * clv_pixel_bytes(p);
 }
 
-static void copy_rows(const clv_pixels *src, clv_box box, clv_box window, uint8_t *dst,
+static void copy_rows(const clv_pixels *src, clv_box box, clv_box output_box, uint8_t *dst,
                       size_t stride) {
-  for (uint32_t y = 0; y < window.height; y++)
-    memcpy(dst + y * stride, pixel_at(src, box.x + window.x, box.y + window.y + y),
-           window.width * clv_pixel_bytes(src));
+  for (uint32_t y = 0; y < output_box.height; y++)
+    memcpy(dst + y * stride, get_pixel_at(src, box.x + output_box.x, box.y + output_box.y + y),
+           output_box.width * clv_pixel_bytes(src));
 }
 
-/* Resamples one row of `src` with the weights of `horizontal`. */
-static void resample_row(const axis *horizontal, const clv_pixels *src, const uint8_t *from,
+/* Resamples one row of `src` with the weights of `x_axis`. */
+static void resample_row(const resample_axis *x_axis, const clv_pixels *src, const uint8_t *from,
                          uint8_t *to) {
   if (src->has_16_bits)
-    resample_row_u16(horizontal, (const uint16_t *)(const void *)from, src->channels,
+    resample_row_u16(x_axis, (const uint16_t *)(const void *)from, src->channels,
                      (uint16_t *)(void *)to);
   else
-    (src->channels == 1 ? resample_row_grey : resample_row_rgb)(horizontal, from, to);
+    (src->channels == 1 ? resample_row_grey : resample_row_rgb)(x_axis, from, to);
 }
 
-/* Computes output row y from `rows` of n samples each, with the weights of `vertical`. sum:
+/* Computes output row y from `rows` of n samples each, with the weights of `y_axis`. sum:
  * scratch, [n] i32 or double. */
-static void resample_rows_down(const axis *vertical, size_t y, const uint8_t *rows, size_t n,
-                               void *sum, uint8_t *to) {
-  size_t weights = y * vertical->n_taps;
-  if (vertical->weights_of_u16)
-    sum_rows_u16((const uint16_t *)(const void *)rows, vertical->weights_of_u16 + weights,
-                 vertical->count[y], n, sum, (uint16_t *)(void *)to);
+static void resample_vertically(const resample_axis *y_axis, size_t y, const uint8_t *rows,
+                                size_t n, void *sum, uint8_t *to) {
+  size_t first_weight = y * y_axis->n_taps;
+  if (y_axis->u16_weights)
+    sum_rows_u16((const uint16_t *)(const void *)rows, y_axis->u16_weights + first_weight,
+                 y_axis->count[y], n, sum, (uint16_t *)(void *)to);
   else
-    sum_rows_u8(rows, vertical->k + weights, vertical->count[y], n, sum, to);
+    sum_rows_u8(rows, y_axis->k + first_weight, y_axis->count[y], n, sum, to);
 }
 
 clv_code clv_resample_pixels(clv_resampler *r, const clv_pixels *src, clv_box box, uint32_t width,
-                             uint32_t height, clv_box window, uint8_t *dst, size_t stride,
+                             uint32_t height, clv_box output_box, uint8_t *dst, size_t stride,
                              clv_err *err) {
   if (box.width == width && box.height == height) {
-    copy_rows(src, box, window, dst, stride);
+    copy_rows(src, box, output_box, dst, stride);
     return CLV_OK;
   }
   bool has_16_bits = src->has_16_bits;
-  axis horizontal = {.n = window.width, .n_taps = count_taps(box.width, width)};
-  axis vertical = {.n = window.height, .n_taps = count_taps(box.height, height)};
+  resample_axis x_axis = {.n = output_box.width, .n_taps = count_taps(box.width, width)};
+  resample_axis y_axis = {.n = output_box.height, .n_taps = count_taps(box.height, height)};
   CLV_TRY(clv_reserve_bytes(&r->memory[0], &r->cap[0],
-                            axis_bytes(horizontal.n, horizontal.n_taps, has_16_bits) +
-                                axis_bytes(vertical.n, vertical.n_taps, has_16_bits),
+                            axis_bytes(x_axis.n, x_axis.n_taps, has_16_bits) +
+                                axis_bytes(y_axis.n, y_axis.n_taps, has_16_bits),
                             err));
-  assign_axis_memory(&vertical, assign_axis_memory(&horizontal, r->memory[0], has_16_bits),
-                     has_16_bits);
-  fill_axis(&horizontal, box.width, width, window.x);
-  fill_axis(&vertical, box.height, height, window.y);
-  size_t n_samples = (size_t)window.width * src->channels, row_bytes = n_samples << has_16_bits,
-         last_output = vertical.n - 1;
-  uint32_t first_row = vertical.first[0],
-           end_row = vertical.first[last_output] + vertical.count[last_output];
+  assign_axis_memory(&y_axis, assign_axis_memory(&x_axis, r->memory[0], has_16_bits), has_16_bits);
+  compute_axis_weights(&x_axis, box.width, width, output_box.x);
+  compute_axis_weights(&y_axis, box.height, height, output_box.y);
+  size_t n_samples = (size_t)output_box.width * src->channels, row_bytes = n_samples << has_16_bits,
+         last_row = y_axis.n - 1;
+  uint32_t first_row = y_axis.first[0], end_row = y_axis.first[last_row] + y_axis.count[last_row];
   CLV_TRY(clv_reserve_bytes(&r->memory[1], &r->cap[1], row_bytes * (end_row - first_row), err));
   CLV_TRY(clv_reserve_bytes(&r->memory[2], &r->cap[2], n_samples * sizeof(double), err));
   for (uint32_t y = first_row; y < end_row; y++)
-    resample_row(&horizontal, src, pixel_at(src, box.x, box.y + y),
+    resample_row(&x_axis, src, get_pixel_at(src, box.x, box.y + y),
                  r->memory[1] + row_bytes * (y - first_row));
-  for (size_t y = 0; y < vertical.n; y++)
-    resample_rows_down(&vertical, y, r->memory[1] + row_bytes * (vertical.first[y] - first_row),
-                       n_samples, r->memory[2], dst + y * stride);
+  for (size_t y = 0; y < y_axis.n; y++)
+    resample_vertically(&y_axis, y, r->memory[1] + row_bytes * (y_axis.first[y] - first_row),
+                        n_samples, r->memory[2], dst + y * stride);
   return CLV_OK;
 }

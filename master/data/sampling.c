@@ -9,7 +9,7 @@
 #include "master/data/dataset_int.h"
 
 /* RNG stream of the draws; split.c has the list of the others. */
-static const uint32_t sampling_stream = 0xfffffff6u;
+static const uint32_t sampling_rng_stream = 0xfffffff6u;
 
 static int compare_classes(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -17,11 +17,11 @@ static int compare_classes(const void *a, const void *b) {
 }
 
 /* Returns how many of n ascending classes are less than `class`. */
-static size_t count_below(const int64_t *sorted, size_t n, int64_t class) {
+static size_t count_classes_below(const int64_t *sorted_classes, size_t n, int64_t class) {
   size_t low = 0, high = n;
   while (low < high) {
     size_t middle = low + (high - low) / 2;
-    if (sorted[middle] < class)
+    if (sorted_classes[middle] < class)
       low = middle + 1;
     else
       high = middle;
@@ -30,22 +30,24 @@ static size_t count_below(const int64_t *sorted, size_t n, int64_t class) {
 }
 
 /* Sets the chance of each record to 1 / n_class. */
-static clv_code balance_classes(const clv_dataset *ds, const clv_subset *rows, double *chances,
-                                clv_err *err) {
-  CLV_AUTO(clv_freep) int64_t *sorted = NULL;
-  CLV_TRY(clv_alloc(rows->n, sizeof *sorted, &sorted, err));
-  for (size_t i = 0; i < rows->n; i++) sorted[i] = clv_dataset_split_class(ds, rows->index[i]);
-  qsort(sorted, rows->n, sizeof *sorted, compare_classes);
+static clv_code set_chances_by_class_count(const clv_dataset *ds, const clv_subset *rows,
+                                           double *chances, clv_err *err) {
+  CLV_AUTO(clv_freep) int64_t *sorted_classes = NULL;
+  CLV_TRY(clv_alloc(rows->n, sizeof *sorted_classes, &sorted_classes, err));
+  for (size_t i = 0; i < rows->n; i++)
+    sorted_classes[i] = clv_dataset_split_class(ds, rows->index[i]);
+  qsort(sorted_classes, rows->n, sizeof *sorted_classes, compare_classes);
   for (size_t i = 0; i < rows->n; i++) {
     int64_t class = clv_dataset_split_class(ds, rows->index[i]);
-    size_t n = count_below(sorted, rows->n, class + 1) - count_below(sorted, rows->n, class);
+    size_t n = count_classes_below(sorted_classes, rows->n, class + 1) -
+               count_classes_below(sorted_classes, rows->n, class);
     chances[i] = 1.0 / (double)n;
   }
   return CLV_OK;
 }
 
 /* Sets the chance of each record to its weight in a column. */
-static clv_code read_weights(const clv_dataset *ds, const clv_subset *rows, double *chances,
+static clv_code read_chances(const clv_dataset *ds, const clv_subset *rows, double *chances,
                              clv_err *err) {
   const clv_table_column *c = ds->table ? ds->table->weight : NULL;
   if (!c) return clv_fail(err, CLV_INVALID, "these records have no column of weights");
@@ -59,9 +61,9 @@ static clv_code read_weights(const clv_dataset *ds, const clv_subset *rows, doub
 }
 
 /* Sets the chance of each record to the weight of its class. */
-static clv_code look_up_chances(const clv_dataset *ds, const clv_subset *rows,
-                                const double *weights, size_t n_weights, double *chances,
-                                clv_err *err) {
+static clv_code set_chances_by_class(const clv_dataset *ds, const clv_subset *rows,
+                                     const double *weights, size_t n_weights, double *chances,
+                                     clv_err *err) {
   for (size_t i = 0; i < rows->n; i++) {
     int64_t class = clv_dataset_split_class(ds, rows->index[i]);
     if (class < 0 || (uint64_t) class >= n_weights)
@@ -85,8 +87,8 @@ clv_code clv_sampling_sums(const clv_dataset *ds, const clv_subset *rows, const 
   if (!clv_dataset_has_record_classes(ds))
     return clv_fail(err, CLV_INVALID, "these records do not have one class each");
   CLV_TRY(clv_alloc(rows->n, sizeof *sums, &sums, err));
-  CLV_TRY(n_weights ? look_up_chances(ds, rows, weights, n_weights, sums, err)
-                    : balance_classes(ds, rows, sums, err));
+  CLV_TRY(n_weights ? set_chances_by_class(ds, rows, weights, n_weights, sums, err)
+                    : set_chances_by_class_count(ds, rows, sums, err));
   if (!accumulate_chances(sums, rows->n))
     return clv_fail(err, CLV_INVALID, "no training record has a class whose weight is above 0");
   *ret = clv_steal(&sums);
@@ -97,7 +99,7 @@ clv_code clv_sampling_sums_of_column(const clv_dataset *ds, const clv_subset *ro
                                      clv_err *err) {
   CLV_AUTO(clv_freep) double *sums = NULL;
   CLV_TRY(clv_alloc(rows->n, sizeof *sums, &sums, err));
-  CLV_TRY(read_weights(ds, rows, sums, err));
+  CLV_TRY(read_chances(ds, rows, sums, err));
   if (!accumulate_chances(sums, rows->n))
     return clv_fail(err, CLV_INVALID,
                     "%.200s: the column '%.80s' is 0 in all %zu training records, or too large to "
@@ -109,11 +111,12 @@ clv_code clv_sampling_sums_of_column(const clv_dataset *ds, const clv_subset *ro
 
 void clv_sampling_draw(const double *sums, size_t n, uint64_t seed, uint64_t epoch,
                        uint32_t *ret_order) {
-  const clv_rng_key key = {.seed = seed, .step = epoch, .layer = sampling_stream};
+  const clv_rng_key key = {.seed = seed, .step = epoch, .layer = sampling_rng_stream};
   for (size_t i = 0; i < n; i++) {
-    uint32_t words[4];
-    clv_rng_block(&key, (uint32_t)i, words);
-    double u = (double)(((uint64_t)words[0] << 32 | words[1]) >> 11) * 0x1p-53 * sums[n - 1];
+    uint32_t random_words[4];
+    clv_rng_block(&key, (uint32_t)i, random_words);
+    double u =
+        (double)(((uint64_t)random_words[0] << 32 | random_words[1]) >> 11) * 0x1p-53 * sums[n - 1];
     size_t low = 0, high = n - 1;
     while (low < high) { /* finds the first sum above u */
       size_t middle = low + (high - low) / 2;

@@ -13,22 +13,22 @@
 #include "master/data/dataset_int.h"
 
 enum {
-  STRIDE_BYTES = 4 << 20, /* bytes between two calls of `progress` */
-  IMAGES_PER_BATCH = 64,  /* images decoded together */
+  PROGRESS_STRIDE_BYTES = 4 << 20, /* bytes between two calls of `progress` */
+  IMAGES_PER_BATCH = 64,           /* images decoded together */
 };
 
-void clv_scan_done(clv_scan *s) {
+void clv_scan_result_done(clv_scan_result *s) {
   if (!s) return;
   clv_subset_done(&s->not_finite_records);
   clv_subset_done(&s->unreadable_images);
-  clv_broken_done(&s->unreadable_errors);
-  *s = (clv_scan){0};
+  clv_broken_records_done(&s->unreadable_errors);
+  *s = (clv_scan_result){0};
 }
 
 /* ---- finding values that are not finite ------------------------------------------------------ */
 
 /* This loop has no branch, so that the compiler vectorises it. */
-#define ALL_FINITE(type)                                                              \
+#define RETURN_IF_ALL_FINITE(type)                                                    \
   do {                                                                                \
     const type *v = values;                                                           \
     int bad = 0;                                                                      \
@@ -36,19 +36,19 @@ void clv_scan_done(clv_scan *s) {
     return !bad;                                                                      \
   } while (0)
 
-static bool all_finite_f32(const void *values, size_t n) { ALL_FINITE(float); }
-static bool all_finite_f64(const void *values, size_t n) { ALL_FINITE(double); }
+static bool are_f32_finite(const void *values, size_t n) { RETURN_IF_ALL_FINITE(float); }
+static bool are_f64_finite(const void *values, size_t n) { RETURN_IF_ALL_FINITE(double); }
 
-static bool is_finite(const clv_tensor *t, const void *values, size_t n) {
-  if (t->dtype == CLV_F32) return all_finite_f32(values, n);
-  return t->dtype != CLV_F64 || all_finite_f64(values, n);
+static bool are_values_finite(const clv_tensor *t, const void *values, size_t n) {
+  if (t->dtype == CLV_F32) return are_f32_finite(values, n);
+  return t->dtype != CLV_F64 || are_f64_finite(values, n);
 }
 
 static size_t values_per_record(const clv_tensor *t) { return t->n / (size_t)t->shape.dim[0]; }
 
 static bool is_record_finite(const clv_tensor *t, size_t record) {
   size_t n = values_per_record(t);
-  return is_finite(t, (const char *)t->data + record * n * clv_dtype_size(t->dtype), n);
+  return are_values_finite(t, (const char *)t->data + record * n * clv_dtype_size(t->dtype), n);
 }
 
 static double get_float(const clv_tensor *t, size_t i) {
@@ -70,21 +70,21 @@ static void format_indexes(const clv_tensor *t, size_t at, char *text, size_t le
 }
 
 static const char *find_path(const clv_dataset *ds, const clv_tensor *t) {
-  for (size_t k = 0; k < ds->n_named; k++)
+  for (size_t k = 0; k < ds->n_named_inputs; k++)
     if (t == ds->named_inputs[k].data) return ds->named_inputs[k].path;
   return t == ds->labels ? ds->labels_path : ds->inputs_path;
 }
 
 static void describe_value(const clv_dataset *ds, const clv_tensor *t, size_t at,
                            char text[CLV_SCAN_TEXT_BYTES]) {
-  char place[64] = "";
+  char index_text[64] = "";
   size_t row = values_per_record(t), number = clv_dataset_record_number(ds, at / row);
   bool label = t == ds->labels;
   double value = get_float(t, at);
   if (isnan(value)) value = fabs(value); /* printf would print the sign of a NaN */
-  if (t->shape.rank > 2) format_indexes(t, number * row + at % row, place, sizeof place);
+  if (t->shape.rank > 2) format_indexes(t, number * row + at % row, index_text, sizeof index_text);
   snprintf(text, CLV_SCAN_TEXT_BYTES, "%.150s: %srecord %zu, column %zu%s is %g%s",
-           find_path(ds, t), label ? "label of " : "", number, at % row, place, value,
+           find_path(ds, t), label ? "label of " : "", number, at % row, index_text, value,
            isfinite(value) && !isfinite((float)value) ? ", too large for f32" : "");
 }
 
@@ -93,7 +93,7 @@ static void describe_value(const clv_dataset *ds, const clv_tensor *t, size_t at
 typedef struct scan_state {
   const clv_dataset *ds;
   const clv_scan_options *o;
-  clv_scan *found;
+  clv_scan_result *result;
   size_t n, cap;           /* n: number of records to check; cap: capacity of the list */
   size_t unreported_bytes; /* bytes since the last call of `progress` */
 } scan_state;
@@ -112,32 +112,32 @@ static const clv_tensor *get_tensor(const clv_dataset *ds, size_t i) {
 
 static void report_progress(scan_state *s, size_t bytes) {
   s->unreported_bytes += bytes;
-  if (s->found->n_checked < s->n && s->unreported_bytes < STRIDE_BYTES) return;
+  if (s->result->n_checked < s->n && s->unreported_bytes < PROGRESS_STRIDE_BYTES) return;
   s->unreported_bytes = 0;
-  if (s->o->progress) s->o->progress(s->o->user, s->found->n_checked, s->n);
+  if (s->o->progress) s->o->progress(s->o->user, s->result->n_checked, s->n);
 }
 
-static uint32_t find_record(const scan_state *s, size_t i) {
+static uint32_t get_record(const scan_state *s, size_t i) {
   return (uint32_t)(i * clv_dataset_count(s->ds) / s->n);
 }
 
 static clv_code add_record(scan_state *s, clv_subset *list, uint32_t record, clv_err *err) {
   if (list->n == s->cap) {
     size_t cap = s->cap ? 2 * s->cap : 64;
-    uint32_t *more = realloc(list->index, cap * sizeof *more);
-    if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for a list of %zu records", cap);
-    list->index = more;
+    uint32_t *new_list = realloc(list->index, cap * sizeof *new_list);
+    if (!new_list) return clv_fail(err, CLV_EXHAUSTED, "no memory for a list of %zu records", cap);
+    list->index = new_list;
     s->cap = cap;
   }
   list->index[list->n++] = record;
   return CLV_OK;
 }
 
-static void describe_first(scan_state *s, const clv_tensor *t, uint32_t record) {
-  size_t row = values_per_record(t), size = clv_dtype_size(t->dtype);
+static void describe_first_not_finite(scan_state *s, const clv_tensor *t, uint32_t record) {
+  size_t row = values_per_record(t), element_bytes = clv_dtype_size(t->dtype);
   for (size_t i = record * row; i < (record + 1) * row; i++)
-    if (!is_finite(t, (const char *)t->data + i * size, 1)) {
-      describe_value(s->ds, t, i, s->found->first_not_finite);
+    if (!are_values_finite(t, (const char *)t->data + i * element_bytes, 1)) {
+      describe_value(s->ds, t, i, s->result->first_not_finite);
       return;
     }
 }
@@ -148,8 +148,8 @@ static clv_code scan_record(scan_state *s, uint32_t record, clv_err *err) {
     if (!has_floats(t)) continue;
     report_progress(s, values_per_record(t) * clv_dtype_size(t->dtype));
     if (is_record_finite(t, record)) continue;
-    if (!s->found->not_finite_records.n) describe_first(s, t, record);
-    return add_record(s, &s->found->not_finite_records, record, err);
+    if (!s->result->not_finite_records.n) describe_first_not_finite(s, t, record);
+    return add_record(s, &s->result->not_finite_records, record, err);
   }
   return CLV_OK;
 }
@@ -159,10 +159,10 @@ static clv_code scan_values(scan_state *s, clv_err *err) {
   for (size_t i = 0; i < count_tensors(s->ds); i++)
     has_any_floats = has_any_floats || has_floats(get_tensor(s->ds, i));
   for (size_t i = 0; has_any_floats && i < s->n; i++) {
-    CLV_TRY(scan_record(s, find_record(s, i), err));
-    s->found->n_checked = i + 1;
+    CLV_TRY(scan_record(s, get_record(s, i), err));
+    s->result->n_checked = i + 1;
   }
-  s->found->n_checked = s->n;
+  s->result->n_checked = s->n;
   report_progress(s, 0);
   return CLV_OK;
 }
@@ -170,45 +170,46 @@ static clv_code scan_values(scan_state *s, clv_err *err) {
 /* ---- scanning images ------------------------------------------------------------------------- */
 
 /* Decodes images one by one, to find which ones cannot be read. */
-static clv_code scan_one_by_one(scan_state *s, const uint32_t *index, size_t n, clv_tensor *x,
-                                clv_err *err) {
+static clv_code scan_images_singly(scan_state *s, const uint32_t *record_indexes, size_t n,
+                                   clv_tensor *x, clv_err *err) {
   clv_err reason;
   for (size_t i = 0; i < n; i++) {
-    clv_code code = clv_batch_fill_inputs(s->ds, s->o->draw, index + i, 1, &x, NULL, &reason);
+    clv_code code =
+        clv_batch_fill_inputs(s->ds, s->o->draw, record_indexes + i, 1, &x, NULL, &reason);
     if (code == CLV_OK) continue;
     if (code != CLV_DATA_LOSS) return clv_fail(err, code, "%s", reason.text);
-    clv_broken_add(&s->found->unreadable_errors, &reason);
-    CLV_TRY(add_record(s, &s->found->unreadable_images, index[i], err));
+    clv_broken_records_add(&s->result->unreadable_errors, &reason);
+    CLV_TRY(add_record(s, &s->result->unreadable_images, record_indexes[i], err));
   }
   return CLV_OK;
 }
 
-static clv_code scan_batch(scan_state *s, const uint32_t *index, size_t n, clv_tensor *x,
-                           clv_err *err) {
-  clv_code code = clv_batch_fill_inputs(s->ds, s->o->draw, index, n, &x, NULL, err);
+static clv_code scan_image_batch(scan_state *s, const uint32_t *record_indexes, size_t n,
+                                 clv_tensor *x, clv_err *err) {
+  clv_code code = clv_batch_fill_inputs(s->ds, s->o->draw, record_indexes, n, &x, NULL, err);
   if (code != CLV_DATA_LOSS || !clv_images_can_skip_broken(s->ds->images)) return code;
-  return scan_one_by_one(s, index, n, x, err);
+  return scan_images_singly(s, record_indexes, n, x, err);
 }
 
 static clv_code scan_images(scan_state *s, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
-  uint32_t index[IMAGES_PER_BATCH];
+  uint32_t record_indexes[IMAGES_PER_BATCH];
   clv_shape shape = clv_dataset_x_shape(s->ds, CLV_MIN(s->n, (size_t)IMAGES_PER_BATCH));
   CLV_TRY(clv_tensor_new(CLV_F32, &shape, &x, err));
-  for (size_t n_done = 0; n_done < s->n; report_progress(s, STRIDE_BYTES)) {
+  for (size_t n_done = 0; n_done < s->n; report_progress(s, PROGRESS_STRIDE_BYTES)) {
     size_t n = CLV_MIN(s->n - n_done, (size_t)IMAGES_PER_BATCH);
-    for (size_t i = 0; i < n; i++) index[i] = find_record(s, n_done + i);
-    CLV_TRY(scan_batch(s, index, n, x, err));
-    s->found->n_checked = n_done += n;
+    for (size_t i = 0; i < n; i++) record_indexes[i] = get_record(s, n_done + i);
+    CLV_TRY(scan_image_batch(s, record_indexes, n, x, err));
+    s->result->n_checked = n_done += n;
   }
   return CLV_OK;
 }
 
-clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options, clv_scan *ret,
-                          clv_err *err) {
-  CLV_AUTO(clv_scan_done) clv_scan found = {0};
+clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options,
+                          clv_scan_result *ret, clv_err *err) {
+  CLV_AUTO(clv_scan_result_done) clv_scan_result result = {0};
   size_t n_records = clv_dataset_count(ds);
-  scan_state s = {.ds = ds, .o = options, .found = &found};
+  scan_state s = {.ds = ds, .o = options, .result = &result};
   s.n = options->max_records ? CLV_MIN(options->max_records, n_records) : n_records;
   if (!ds->images)
     CLV_TRY(scan_values(&s, err));
@@ -216,20 +217,20 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
     CLV_TRY(scan_images(&s, err));
   else
     CLV_TRY(clv_images_probe_error(ds->images, err));
-  *ret = found;
-  found = (clv_scan){0};
+  *ret = result;
+  result = (clv_scan_result){0};
   return CLV_OK;
 }
 
 /* ---- ranges of labels ------------------------------------------------------------------------ */
 
 bool clv_dataset_has_labels_in_range(const clv_dataset *ds, double low, double high,
-                                     char first[CLV_SCAN_TEXT_BYTES]) {
+                                     char first_outside[CLV_SCAN_TEXT_BYTES]) {
   const clv_tensor *t = ds->labels;
   if (!has_floats(t)) return true;
   for (size_t i = 0; i < ds->count * values_per_record(t); i++)
     if (!(get_float(t, i) >= low && get_float(t, i) <= high)) {
-      describe_value(ds, t, i, first);
+      describe_value(ds, t, i, first_outside);
       return false;
     }
   return true;

@@ -17,7 +17,7 @@
 #include "master/data/reader_int.h"
 
 const char *clv_wrong_format_hint(const char *label, const void *head, size_t len) {
-  static const char *const endings[] = {".csv", ".tsv", ".txt"};
+  static const char *const suffixes[] = {".csv", ".tsv", ".txt"};
   const unsigned char *p = head;
   size_t n = strlen(label);
   bool text = len > 0;
@@ -26,34 +26,35 @@ const char *clv_wrong_format_hint(const char *label, const void *head, size_t le
     return "; it seems to be an IDX file: data.format: idx";
   for (size_t i = 0; i < len; i++)
     text = text && ((p[i] >= ' ' && p[i] <= '~') || (p[i] >= '\t' && p[i] <= '\r'));
-  for (size_t i = 0; i < CLV_COUNT(endings); i++)
-    text = text || (n > 4 && strcasecmp(label + n - 4, endings[i]) == 0);
+  for (size_t i = 0; i < CLV_COUNT(suffixes); i++)
+    text = text || (n > 4 && strcasecmp(label + n - 4, suffixes[i]) == 0);
   return text ? "; it seems to be a CSV: data.format: table reads one with a header" : "";
 }
 
 enum {
-  STORED_CHUNK = 65536,
+  STORED_CHUNK_BYTES = 65536,
   /* Deflate cannot shrink data further than this (zlib's technical details, "maximum compression
    * factor"), so a larger declared size is refused before memory is allocated. */
-  DEFLATE_RATIO = 1032,
+  MAX_DEFLATE_RATIO = 1032,
 };
 
-struct clv_source {
+struct clv_byte_source {
   char *label;
   int fd;                /* descriptor of the file; -1: the source is memory */
-  const uint8_t *memory; /* [memory_left] bytes that were not read yet */
-  size_t memory_left;
+  const uint8_t *memory; /* [n_memory_bytes_left] bytes that were not read yet */
+  size_t n_memory_bytes_left;
   uint64_t stored_bytes;  /* bytes of the file or memory, still compressed */
   uint64_t decoded_bytes; /* decoded bytes that were read so far */
-  size_t mapped_from;  /* bytes of the smallest array that is mapped instead of read; 0: depends on
-                       * memory and max_bytes (find_mapped_size) */
+  /* bytes of the smallest array that is mapped instead of read; 0: depends on memory and max_bytes
+   * (find_min_mapped_bytes) */
+  size_t min_mapped_bytes;
   bool maps_read_only; /* nothing moves records in a mapped array */
   bool is_compressed, is_inflating, has_ended;
   z_stream z;
-  uint8_t chunk[STORED_CHUNK];
+  uint8_t chunk[STORED_CHUNK_BYTES];
 };
 
-static void source_free(clv_source *s) {
+static void source_free(clv_byte_source *s) {
   if (!s) return;
   if (s->is_inflating) inflateEnd(&s->z);
   if (s->fd >= 0) close(s->fd);
@@ -61,37 +62,37 @@ static void source_free(clv_source *s) {
   free(s);
 }
 
-void clv_source_freep(clv_source **s) {
+void clv_byte_source_freep(clv_byte_source **s) {
   source_free(*s);
   *s = NULL;
 }
 
-const char *clv_source_label(const clv_source *s) { return s->label; }
+const char *clv_byte_source_label(const clv_byte_source *s) { return s->label; }
 
-static clv_code read_stored_bytes(clv_source *s, void *dst, size_t n, size_t *ret_got,
+static clv_code read_stored_bytes(clv_byte_source *s, void *dst, size_t n, size_t *ret_n_read,
                                   clv_err *err) {
-  size_t got = 0;
+  size_t n_read = 0;
   if (s->fd < 0) {
-    got = CLV_MIN(n, s->memory_left);
-    if (got) {
-      memcpy(dst, s->memory, got);
-      s->memory += got;
-      s->memory_left -= got;
+    n_read = CLV_MIN(n, s->n_memory_bytes_left);
+    if (n_read) {
+      memcpy(dst, s->memory, n_read);
+      s->memory += n_read;
+      s->n_memory_bytes_left -= n_read;
     }
   }
-  while (s->fd >= 0 && got < n) {
-    ssize_t r = read(s->fd, (uint8_t *)dst + got, n - got);
+  while (s->fd >= 0 && n_read < n) {
+    ssize_t r = read(s->fd, (uint8_t *)dst + n_read, n - n_read);
     if (r < 0 && errno == EINTR) continue;
     if (r < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", s->label, strerror(errno));
     if (r == 0) break;
-    got += (size_t)r;
+    n_read += (size_t)r;
   }
-  *ret_got = got;
+  *ret_n_read = n_read;
   return CLV_OK;
 }
 
-static clv_code source_new(const char *label, clv_source **ret, clv_err *err) {
-  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+static clv_code source_new(const char *label, clv_byte_source **ret, clv_err *err) {
+  CLV_AUTO(clv_byte_source_freep) clv_byte_source *s = NULL;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->fd = -1;
   CLV_TRY(clv_strdup(label, &s->label, err));
@@ -99,7 +100,7 @@ static clv_code source_new(const char *label, clv_source **ret, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code start_inflate(clv_source *s, clv_err *err) {
+static clv_code start_inflate(clv_byte_source *s, clv_err *err) {
   s->is_compressed = true;
   if (inflateInit2(&s->z, 15 + 16) != Z_OK)
     return clv_fail(err, CLV_EXHAUSTED, "%s: no memory to decompress", s->label);
@@ -111,18 +112,18 @@ static bool is_gzip(const uint8_t *head, size_t n) {
   return n >= 2 && head[0] == 0x1f && head[1] == 0x8b;
 }
 
-clv_code clv_source_open_memory(const void *data, size_t len, const char *label, clv_source **ret,
-                                clv_err *err) {
-  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+clv_code clv_byte_source_open_memory(const void *data, size_t len, const char *label,
+                                     clv_byte_source **ret, clv_err *err) {
+  CLV_AUTO(clv_byte_source_freep) clv_byte_source *s = NULL;
   CLV_TRY(source_new(label, &s, err));
   s->memory = data;
-  s->memory_left = s->stored_bytes = len;
+  s->n_memory_bytes_left = s->stored_bytes = len;
   if (is_gzip(data, len)) CLV_TRY(start_inflate(s, err));
   *ret = clv_steal(&s);
   return CLV_OK;
 }
 
-static clv_code open_regular(clv_source *s, const char *path, clv_err *err) {
+static clv_code open_regular_file(clv_byte_source *s, const char *path, clv_err *err) {
   /* O_NONBLOCK keeps the open of a named pipe from blocking. */
   s->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (s->fd < 0)
@@ -137,10 +138,10 @@ static clv_code open_regular(clv_source *s, const char *path, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_source_open(const char *path, clv_source **ret, clv_err *err) {
-  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+clv_code clv_byte_source_open(const char *path, clv_byte_source **ret, clv_err *err) {
+  CLV_AUTO(clv_byte_source_freep) clv_byte_source *s = NULL;
   CLV_TRY(source_new(path, &s, err));
-  CLV_TRY(open_regular(s, path, err));
+  CLV_TRY(open_regular_file(s, path, err));
   uint8_t head[2];
   ssize_t n = pread(s->fd, head, sizeof head, 0);
   if (n > 0 && is_gzip(head, (size_t)n)) CLV_TRY(start_inflate(s, err));
@@ -150,13 +151,13 @@ clv_code clv_source_open(const char *path, clv_source **ret, clv_err *err) {
 
 /* Inflates some bytes into the caller's buffer (z.next_out). A gzip file may have several members;
  * CLV_DATA_LOSS: other data follow them. */
-static clv_code inflate_step(clv_source *s, clv_err *err) {
+static clv_code inflate_chunk(clv_byte_source *s, clv_err *err) {
   if (s->z.avail_in == 0) {
-    size_t got;
-    CLV_TRY(read_stored_bytes(s, s->chunk, sizeof s->chunk, &got, err));
+    size_t n_read;
+    CLV_TRY(read_stored_bytes(s, s->chunk, sizeof s->chunk, &n_read, err));
     s->z.next_in = s->chunk;
-    s->z.avail_in = (uInt)got;
-    if (got == 0)
+    s->z.avail_in = (uInt)n_read;
+    if (n_read == 0)
       return clv_fail(
           err, CLV_DATA_LOSS,
           "%s: truncated: the gzip data end in the middle (%llu bytes stored); copy the file again",
@@ -165,10 +166,10 @@ static clv_code inflate_step(clv_source *s, clv_err *err) {
   int z = inflate(&s->z, Z_NO_FLUSH);
   if (z == Z_STREAM_END) {
     if (s->z.avail_in == 0) {
-      size_t got;
-      CLV_TRY(read_stored_bytes(s, s->chunk, sizeof s->chunk, &got, err));
+      size_t n_read;
+      CLV_TRY(read_stored_bytes(s, s->chunk, sizeof s->chunk, &n_read, err));
       s->z.next_in = s->chunk;
-      s->z.avail_in = (uInt)got;
+      s->z.avail_in = (uInt)n_read;
     }
     s->has_ended = s->z.avail_in == 0;
     if (!s->has_ended) inflateReset(&s->z);
@@ -180,35 +181,36 @@ static clv_code inflate_step(clv_source *s, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_source_read(clv_source *s, void *dst, size_t n, size_t *ret_got, clv_err *err) {
-  size_t got = 0;
+clv_code clv_byte_source_read(clv_byte_source *s, void *dst, size_t n, size_t *ret_n_read,
+                              clv_err *err) {
+  size_t n_read = 0;
   if (!s->is_compressed) {
-    CLV_TRY(read_stored_bytes(s, dst, n, &got, err));
+    CLV_TRY(read_stored_bytes(s, dst, n, &n_read, err));
   } else {
-    while (got < n && !s->has_ended) {
-      uInt n_free = (uInt)CLV_MIN(n - got, (size_t)1 << 30);
-      s->z.next_out = (uint8_t *)dst + got;
-      s->z.avail_out = n_free;
-      CLV_TRY(inflate_step(s, err));
-      got += n_free - s->z.avail_out;
+    while (n_read < n && !s->has_ended) {
+      uInt n_free_bytes = (uInt)CLV_MIN(n - n_read, (size_t)1 << 30);
+      s->z.next_out = (uint8_t *)dst + n_read;
+      s->z.avail_out = n_free_bytes;
+      CLV_TRY(inflate_chunk(s, err));
+      n_read += n_free_bytes - s->z.avail_out;
     }
   }
-  s->decoded_bytes += got;
-  *ret_got = got;
+  s->decoded_bytes += n_read;
+  *ret_n_read = n_read;
   return CLV_OK;
 }
 
-clv_code clv_source_read_header(clv_source *s, const char *what, void *dst, size_t n,
-                                clv_err *err) {
-  size_t got;
-  CLV_TRY(clv_source_read(s, dst, n, &got, err));
-  if (got == 0 && strstr(what, "magic"))
+clv_code clv_byte_source_read_header(clv_byte_source *s, const char *what, void *dst, size_t n,
+                                     clv_err *err) {
+  size_t n_read;
+  CLV_TRY(clv_byte_source_read(s, dst, n, &n_read, err));
+  if (n_read == 0 && strstr(what, "magic"))
     return clv_fail(err, CLV_DATA_LOSS, "%s: truncated: the file is empty; copy it again",
                     s->label);
-  if (got < n)
+  if (n_read < n)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: truncated %s: %zu bytes expected here, %zu found; copy the file again",
-                    s->label, what, n, got);
+                    s->label, what, n, n_read);
   return CLV_OK;
 }
 
@@ -243,7 +245,7 @@ void clv_convert_from_u16(const uint8_t *src, void *dst, size_t n) { WIDEN(uint1
 void clv_convert_from_u32(const uint8_t *src, void *dst, size_t n) { WIDEN(uint32_t, int64_t); }
 
 /* IEEE 754 half precision: 1 bit of sign, 5 of exponent, 10 of fraction. */
-static float half_value(uint16_t h) {
+static float convert_half(uint16_t h) {
   int exponent = h >> 10 & 31;
   float fraction = (float)(h & 1023), value;
   if (exponent == 31)
@@ -255,15 +257,15 @@ static float half_value(uint16_t h) {
 
 void clv_convert_from_f16(const uint8_t *src, void *dst, size_t n) {
   for (size_t i = 0; i < n; i++)
-    ((float *)dst)[i] = half_value((uint16_t)(src[2 * i] | src[2 * i + 1] << 8));
+    ((float *)dst)[i] = convert_half((uint16_t)(src[2 * i] | src[2 * i + 1] << 8));
 }
 
-static void swap_byte_order(uint8_t *at, size_t n, size_t size) {
-  for (; n--; at += size)
-    for (size_t i = 0; i < size / 2; i++) {
-      uint8_t kept = at[i];
-      at[i] = at[size - 1 - i];
-      at[size - 1 - i] = kept;
+static void swap_byte_order(uint8_t *at, size_t n, size_t element_bytes) {
+  for (; n--; at += element_bytes)
+    for (size_t i = 0; i < element_bytes / 2; i++) {
+      uint8_t saved_byte = at[i];
+      at[i] = at[element_bytes - 1 - i];
+      at[element_bytes - 1 - i] = saved_byte;
     }
 }
 
@@ -271,37 +273,38 @@ static void swap_byte_order(uint8_t *at, size_t n, size_t size) {
 
 /* Compares the size that the header declares with the size of the file. Of a gzip file only an
  * upper limit of its decoded size is known. */
-static clv_code check_declared_size(const clv_source *s, const char *shape, const char *type,
-                                    size_t total, clv_err *err) {
-  uint64_t most = s->stored_bytes;
-  if (s->is_compressed && __builtin_mul_overflow(s->stored_bytes, (uint64_t)DEFLATE_RATIO, &most))
-    most = UINT64_MAX;
-  if (total > most)
+static clv_code check_declared_size(const clv_byte_source *s, const char *shape, const char *type,
+                                    size_t total_bytes, clv_err *err) {
+  uint64_t max_decoded_bytes = s->stored_bytes;
+  if (s->is_compressed &&
+      __builtin_mul_overflow(s->stored_bytes, (uint64_t)MAX_DEFLATE_RATIO, &max_decoded_bytes))
+    max_decoded_bytes = UINT64_MAX;
+  if (total_bytes > max_decoded_bytes)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: truncated: its header declares %s of %s, %zu bytes with the header; "
                     "the file %s %llu; copy it again",
-                    s->label, shape, type, total,
+                    s->label, shape, type, total_bytes,
                     s->is_compressed ? "cannot unpack to more than" : "has",
-                    (unsigned long long)most);
-  if (!s->is_compressed && total < s->stored_bytes)
+                    (unsigned long long)max_decoded_bytes);
+  if (!s->is_compressed && total_bytes < s->stored_bytes)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: %llu trailing bytes: its header declares %s of %s, %zu bytes with the "
                     "header; the file has %llu",
-                    s->label, (unsigned long long)(s->stored_bytes - total), shape, type, total,
-                    (unsigned long long)s->stored_bytes);
+                    s->label, (unsigned long long)(s->stored_bytes - total_bytes), shape, type,
+                    total_bytes, (unsigned long long)s->stored_bytes);
   return CLV_OK;
 }
 
 /* Place in a tensor in C order of the next element of a file in Fortran order. */
-typedef struct file_order_place {
+typedef struct file_order_position {
   int rank;
   int64_t dim[CLV_MAX_RANK], at[CLV_MAX_RANK]; /* dim: extents; at: indexes of the next element */
   size_t step[CLV_MAX_RANK];                   /* elements by which a step of each index moves */
   size_t offset;                               /* elements before the next element */
-} file_order_place;
+} file_order_position;
 
-static file_order_place begin_file_order(const clv_shape *shape) {
-  file_order_place p = {.rank = shape->rank};
+static file_order_position get_first_position(const clv_shape *shape) {
+  file_order_position p = {.rank = shape->rank};
   size_t step = 1;
   for (int i = shape->rank; i-- > 0; step *= (size_t)shape->dim[i]) {
     p.dim[i] = shape->dim[i];
@@ -311,7 +314,7 @@ static file_order_place begin_file_order(const clv_shape *shape) {
 }
 
 /* Moves to the next element of the file. The first index changes fastest. */
-static void move_to_next_element(file_order_place *p) {
+static void move_to_next_position(file_order_position *p) {
   for (int i = 0; i < p->rank; i++) {
     p->offset += p->step[i];
     if (++p->at[i] < p->dim[i]) return;
@@ -320,35 +323,36 @@ static void move_to_next_element(file_order_place *p) {
   }
 }
 
-static void scatter_elements(file_order_place *p, const uint8_t *from, size_t n,
+static void scatter_elements(file_order_position *p, const uint8_t *from, size_t n,
                              size_t element_bytes, uint8_t *to) {
-  for (size_t i = 0; i < n; i++, from += element_bytes, move_to_next_element(p))
+  for (size_t i = 0; i < n; i++, from += element_bytes, move_to_next_position(p))
     memcpy(to + p->offset * element_bytes, from, element_bytes);
 }
 
-static clv_code read_elements(clv_source *s, const clv_array_header *h, clv_tensor *t,
+static clv_code read_elements(clv_byte_source *s, const clv_array_header *h, clv_tensor *t,
                               clv_err *err) {
-  uint8_t buf[32768], converted[sizeof buf];
+  uint8_t buf[32768], converted_elements[sizeof buf];
   const clv_element_type *e = h->element;
   size_t element_bytes = clv_dtype_size(t->dtype),
          max_elements = sizeof buf / CLV_MAX(element_bytes, (size_t)e->bytes);
-  file_order_place p = begin_file_order(&h->shape);
+  file_order_position p = get_first_position(&h->shape);
   for (size_t n_done = 0; n_done < t->n;) {
-    size_t n = CLV_MIN(max_elements, t->n - n_done), got;
-    CLV_TRY(clv_source_read(s, buf, n * e->bytes, &got, err));
-    if (got < n * e->bytes)
+    size_t n = CLV_MIN(max_elements, t->n - n_done), n_read;
+    CLV_TRY(clv_byte_source_read(s, buf, n * e->bytes, &n_read, err));
+    if (n_read < n * e->bytes)
       return clv_fail(err, CLV_DATA_LOSS,
                       "%s: truncated: %zu bytes of data declared, %zu found after decompression",
-                      s->label, t->n * e->bytes, n_done * e->bytes + got);
+                      s->label, t->n * e->bytes, n_done * e->bytes + n_read);
     if (h->is_big_endian) swap_byte_order(buf, n, e->bytes);
-    e->convert(buf, h->is_fortran ? converted : (uint8_t *)t->data + n_done * element_bytes, n);
-    if (h->is_fortran) scatter_elements(&p, converted, n, element_bytes, t->data);
+    e->convert(buf,
+               h->is_fortran ? converted_elements : (uint8_t *)t->data + n_done * element_bytes, n);
+    if (h->is_fortran) scatter_elements(&p, converted_elements, n, element_bytes, t->data);
     n_done += n;
   }
   return CLV_OK;
 }
 
-static clv_code check_u64(const clv_source *s, const clv_tensor *t, clv_err *err) {
+static clv_code check_u64_range(const clv_byte_source *s, const clv_tensor *t, clv_err *err) {
   for (size_t i = 0; i < t->n; i++)
     if (((const int64_t *)t->data)[i] < 0)
       return clv_fail(err, CLV_INVALID,
@@ -359,57 +363,61 @@ static clv_code check_u64(const clv_source *s, const clv_tensor *t, clv_err *err
   return CLV_OK;
 }
 
-static clv_code check_end(clv_source *s, size_t total, clv_err *err) {
+static clv_code check_no_extra_bytes(clv_byte_source *s, size_t total_bytes, clv_err *err) {
   uint8_t extra_byte;
-  size_t got;
-  CLV_TRY(clv_source_read(s, &extra_byte, 1, &got, err));
-  if (got)
+  size_t n_read;
+  CLV_TRY(clv_byte_source_read(s, &extra_byte, 1, &n_read, err));
+  if (n_read)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: trailing bytes: its header declares %zu bytes, and more follow", s->label,
-                    total);
+                    total_bytes);
   return CLV_OK;
 }
 
 /* ---- arrays that are mapped into memory ------------------------------------------------------ */
 
 /* A file that is mapped into memory (mmap). */
-typedef struct mapping {
+typedef struct file_mapping {
   void *begin;
   size_t len;
-} mapping;
+} file_mapping;
 
 static void unmap(void *owner) {
-  mapping *m = owner;
+  file_mapping *m = owner;
   munmap(m->begin, m->len);
   free(m);
 }
 
-void clv_source_map_from(clv_source *s, size_t bytes) { s->mapped_from = bytes; }
+void clv_byte_source_set_min_mapped_bytes(clv_byte_source *s, size_t bytes) {
+  s->min_mapped_bytes = bytes;
+}
 
 /* Returns the bytes of an array that is too large to be read: more than the limit, or than half of
  * this host's memory. */
-static size_t find_mapped_size(const clv_source *s, size_t max_bytes) {
+static size_t find_min_mapped_bytes(const clv_byte_source *s, size_t max_bytes) {
   long n_pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-  if (s->mapped_from) return s->mapped_from;
+  if (s->min_mapped_bytes) return s->min_mapped_bytes;
   if (n_pages <= 0 || page_bytes <= 0) return max_bytes;
   return CLV_MIN(max_bytes, (size_t)n_pages / 2 * (size_t)page_bytes);
 }
 
 /* Returns true if the elements are in the file as the tensor has them. */
-static bool has_same_bytes(const clv_source *s, const clv_array_header *h) {
+static bool has_same_bytes(const clv_byte_source *s, const clv_array_header *h) {
   const clv_element_type *e = h->element;
-  bool is_copied = e->convert == clv_convert_copy_1_byte ||
-                   e->convert == clv_convert_copy_4_bytes || e->convert == clv_convert_copy_8_bytes;
+  bool copies_bytes = e->convert == clv_convert_copy_1_byte ||
+                      e->convert == clv_convert_copy_4_bytes ||
+                      e->convert == clv_convert_copy_8_bytes;
   bool is_in_order = (!h->is_big_endian || e->bytes == 1) && !h->is_fortran;
-  return s->fd >= 0 && !s->is_compressed && is_copied && is_in_order && h->bytes % e->bytes == 0;
+  return s->fd >= 0 && !s->is_compressed && copies_bytes && is_in_order && h->bytes % e->bytes == 0;
 }
 
-static clv_code map_file(int fd, const char *label, int protection, size_t offset, size_t total,
-                         clv_dtype dtype, const clv_shape *shape, clv_tensor **ret, clv_err *err) {
-  mapping *m;
+static clv_code map_file(int fd, const char *label, int protection, size_t offset,
+                         size_t total_bytes, clv_dtype dtype, const clv_shape *shape,
+                         clv_tensor **ret, clv_err *err) {
+  file_mapping *m;
   CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
-  m->len = total;
-  m->begin = mmap(NULL, total, protection, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+  m->len = total_bytes;
+  m->begin = mmap(NULL, total_bytes, protection, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
   if (m->begin == MAP_FAILED) {
     free(m);
     return clv_fail(err, CLV_EXHAUSTED, "%s: cannot be mapped: %s", label, strerror(errno));
@@ -422,11 +430,11 @@ static clv_code map_file(int fd, const char *label, int protection, size_t offse
 /* Makes a tensor over the file. The kernel reads pages when a batch needs them and drops them when
  * memory is short. If the process moves records in the tensor, the changed pages stay in memory,
  * and the file does not change. */
-static clv_code map_tensor(const clv_source *s, const clv_array_header *h, size_t total,
+static clv_code map_tensor(const clv_byte_source *s, const clv_array_header *h, size_t total_bytes,
                            clv_tensor **ret, clv_err *err) {
   int protection = s->maps_read_only ? PROT_READ : PROT_READ | PROT_WRITE;
-  return map_file(s->fd, s->label, protection, h->bytes, total, h->element->dtype, &h->shape, ret,
-                  err);
+  return map_file(s->fd, s->label, protection, h->bytes, total_bytes, h->element->dtype, &h->shape,
+                  ret, err);
 }
 
 clv_code clv_map_tensor(int fd, const char *label, size_t offset, clv_dtype dtype,
@@ -437,37 +445,37 @@ clv_code clv_map_tensor(int fd, const char *label, size_t offset, clv_dtype dtyp
                   ret, err);
 }
 
-void clv_source_map_read_only(clv_source *s) {
-  s->mapped_from = 1;
+void clv_byte_source_map_read_only(clv_byte_source *s) {
+  s->min_mapped_bytes = 1;
   s->maps_read_only = true;
 }
 
-clv_code clv_source_read_tensor(clv_source *s, const clv_array_header *h, size_t max_bytes,
-                                clv_tensor **ret, clv_err *err) {
+clv_code clv_byte_source_read_tensor(clv_byte_source *s, const clv_array_header *h,
+                                     size_t max_bytes, clv_tensor **ret, clv_err *err) {
   char text[160];
   const clv_element_type *e = h->element;
-  size_t n, bytes, total, decoded;
+  size_t n, bytes, total_bytes, decoded_size;
   clv_shape_format(&h->shape, text, sizeof text);
   if (clv_shape_numel(&h->shape, &n, NULL) != CLV_OK || !clv_mul_size(n, e->bytes, &bytes) ||
-      !clv_mul_size(n, clv_dtype_size(e->dtype), &decoded) ||
-      !clv_add_size(bytes, h->bytes, &total))
+      !clv_mul_size(n, clv_dtype_size(e->dtype), &decoded_size) ||
+      !clv_add_size(bytes, h->bytes, &total_bytes))
     return clv_fail(err, CLV_INVALID, "%s: the declared shape %s overflows", s->label, text);
-  CLV_TRY(check_declared_size(s, text, e->name, total, err));
+  CLV_TRY(check_declared_size(s, text, e->name, total_bytes, err));
   if (max_bytes == 0) max_bytes = CLV_DATA_MAX_BYTES;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  if (n && decoded >= find_mapped_size(s, max_bytes) && has_same_bytes(s, h)) {
-    CLV_TRY(map_tensor(s, h, total, &t, err));
-    if (e->is_u64) CLV_TRY(check_u64(s, t, err));
+  if (n && decoded_size >= find_min_mapped_bytes(s, max_bytes) && has_same_bytes(s, h)) {
+    CLV_TRY(map_tensor(s, h, total_bytes, &t, err));
+    if (e->is_u64) CLV_TRY(check_u64_range(s, t, err));
     *ret = clv_steal(&t);
     return CLV_OK;
   }
-  if (decoded > max_bytes)
+  if (decoded_size > max_bytes)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %s of %s takes %zu bytes, the limit is %zu", s->label,
-                    text, e->name, decoded, max_bytes);
+                    text, e->name, decoded_size, max_bytes);
   CLV_TRY(clv_tensor_new(e->dtype, &h->shape, &t, err));
   CLV_TRY(read_elements(s, h, t, err));
-  if (e->is_u64) CLV_TRY(check_u64(s, t, err));
-  CLV_TRY(check_end(s, total, err));
+  if (e->is_u64) CLV_TRY(check_u64_range(s, t, err));
+  CLV_TRY(check_no_extra_bytes(s, total_bytes, err));
   *ret = clv_steal(&t);
   return CLV_OK;
 }

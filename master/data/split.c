@@ -15,7 +15,7 @@
 
 /* Streams of random numbers of this file. batches.c, image_view.c, objective.c and folds.c use
  * other numbers from 0xfffffff0 on. */
-static const uint32_t split_stream = 0xfffffff1u, class_stream = 0xfffffff4u;
+static const uint32_t split_rng_stream = 0xfffffff1u, class_draw_rng_stream = 0xfffffff4u;
 
 void clv_subset_done(clv_subset *s) {
   if (!s) return;
@@ -23,7 +23,7 @@ void clv_subset_done(clv_subset *s) {
   *s = (clv_subset){0};
 }
 
-static clv_code subset_copy(const uint32_t *from, size_t n, clv_subset *ret, clv_err *err) {
+static clv_code copy_to_subset(const uint32_t *from, size_t n, clv_subset *ret, clv_err *err) {
   uint32_t *index;
   CLV_TRY(clv_alloc(n, sizeof *index, &index, err));
   if (n) memcpy(index, from, n * sizeof *index);
@@ -45,11 +45,12 @@ static int compare_numbers(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-void clv_subset_remove(clv_subset *s, const clv_subset *removed) {
+void clv_subset_remove(clv_subset *s, const clv_subset *removed_records) {
   size_t n = 0;
-  if (!removed->n) return;
+  if (!removed_records->n) return;
   for (size_t i = 0; i < s->n; i++)
-    if (!bsearch(&s->index[i], removed->index, removed->n, sizeof *removed->index, compare_numbers))
+    if (!bsearch(&s->index[i], removed_records->index, removed_records->n,
+                 sizeof *removed_records->index, compare_numbers))
       s->index[n++] = s->index[i];
   s->n = n;
 }
@@ -130,7 +131,7 @@ static void sort_strata(strata *s, int order(const void *, const void *)) {
 static clv_code set_tie_orders(strata *s, uint64_t seed, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *order = NULL;
   CLV_TRY(clv_alloc(s->n, sizeof *order, &order, err));
-  clv_rng_permutation(&(clv_rng_key){.seed = seed, .layer = class_stream}, order, s->n);
+  clv_rng_permutation(&(clv_rng_key){.seed = seed, .layer = class_draw_rng_stream}, order, s->n);
   for (size_t i = 0; i < s->n; i++) s->list[i].tie_order = order[i];
   return CLV_OK;
 }
@@ -141,20 +142,20 @@ static int compare_keys(const void *a, const void *b) {
 }
 
 /* Counts how many different numbers are in an ascending list. */
-static size_t count_different(const int64_t *keys, size_t n) {
-  size_t n_different = 0;
-  for (size_t i = 0; i < n; i++) n_different += !i || keys[i] != keys[i - 1];
-  return n_different;
+static size_t count_distinct_keys(const int64_t *keys, size_t n) {
+  size_t n_distinct = 0;
+  for (size_t i = 0; i < n; i++) n_distinct += !i || keys[i] != keys[i - 1];
+  return n_distinct;
 }
 
-static clv_code find_strata(const clv_dataset *ds, bool groups, uint64_t seed, strata *ret,
+static clv_code find_strata(const clv_dataset *ds, bool by_group, uint64_t seed, strata *ret,
                             clv_err *err) {
   CLV_AUTO(clv_freep) int64_t *keys = NULL;
   CLV_TRY(clv_alloc(ds->count, sizeof *keys, &keys, err));
   for (size_t i = 0; i < ds->count; i++)
-    keys[i] = groups ? ds->groups[i] : clv_dataset_split_class(ds, i);
+    keys[i] = by_group ? ds->groups[i] : clv_dataset_split_class(ds, i);
   if (ds->count) qsort(keys, ds->count, sizeof *keys, compare_keys);
-  CLV_TRY(clv_alloc(count_different(keys, ds->count), sizeof *ret->list, &ret->list, err));
+  CLV_TRY(clv_alloc(count_distinct_keys(keys, ds->count), sizeof *ret->list, &ret->list, err));
   for (size_t i = 0; i < ds->count; i++) {
     if (!i || keys[i] != keys[i - 1]) ret->list[ret->n++].class_or_group = keys[i];
     ret->list[ret->n - 1].n_records++;
@@ -162,7 +163,7 @@ static clv_code find_strata(const clv_dataset *ds, bool groups, uint64_t seed, s
   return set_tie_orders(ret, seed, err);
 }
 
-static stratum *stratum_of(const strata *s, int64_t key) {
+static stratum *find_stratum(const strata *s, int64_t key) {
   return bsearch(&(stratum){.class_or_group = key}, s->list, s->n, sizeof *s->list,
                  compare_class_or_group);
 }
@@ -181,7 +182,8 @@ static size_t draw_one_of_each_class(strata *s, size_t n_to_draw) {
 
 /* Assigns to each class its share of n_to_draw draws, of which n_left are not assigned yet. Returns
  * how many are not assigned afterwards. */
-static size_t assign_shares(strata *s, size_t n_to_draw, size_t n_left, size_t n_records) {
+static size_t assign_proportional_draws(strata *s, size_t n_to_draw, size_t n_left,
+                                        size_t n_records) {
   double sum = 0;
   for (size_t i = 0; i < s->n; i++) {
     stratum *k = &s->list[i];
@@ -189,21 +191,22 @@ static size_t assign_shares(strata *s, size_t n_to_draw, size_t n_left, size_t n
         fmax(0, (double)n_to_draw * (double)k->n_records / (double)n_records - (double)k->n_drawn);
     sum += k->unassigned_share;
   }
-  size_t n_given = 0;
+  size_t n_assigned = 0;
   for (size_t i = 0; i < s->n && sum > 0; i++) {
     stratum *k = &s->list[i];
     double share = k->unassigned_share * (double)n_left / sum;
-    size_t n_whole = CLV_MIN((size_t)share, CLV_MIN(k->max_drawn - k->n_drawn, n_left - n_given));
-    k->n_drawn += n_whole;
-    k->unassigned_share = share - (double)n_whole;
-    n_given += n_whole;
+    size_t n_full_draws =
+        CLV_MIN((size_t)share, CLV_MIN(k->max_drawn - k->n_drawn, n_left - n_assigned));
+    k->n_drawn += n_full_draws;
+    k->unassigned_share = share - (double)n_full_draws;
+    n_assigned += n_full_draws;
   }
-  return n_left - n_given;
+  return n_left - n_assigned;
 }
 
 /* Assigns the n_left draws that rounding and small classes have left over: one to each class in
  * turn, the class with the largest unassigned share first. */
-static void assign_rest(strata *s, size_t n_left) {
+static void assign_remaining_draws(strata *s, size_t n_left) {
   sort_strata(s, compare_unassigned_share);
   for (bool has_assigned = true; has_assigned && n_left;) {
     has_assigned = false;
@@ -226,8 +229,8 @@ static void apportion_draws(strata *s, size_t n_to_draw, size_t n_records, size_
   for (size_t i = 0; i < s->n && max_drawn_sum < n_to_draw; i++)
     s->list[i].max_drawn = s->list[i].n_records;
   size_t n_left = draw_one_of_each_class(s, n_to_draw);
-  n_left = assign_shares(s, n_to_draw, n_left, n_records);
-  assign_rest(s, n_left);
+  n_left = assign_proportional_draws(s, n_to_draw, n_left, n_records);
+  assign_remaining_draws(s, n_left);
   sort_strata(s, compare_class_or_group);
 }
 
@@ -236,13 +239,13 @@ static void apportion_draws(strata *s, size_t n_to_draw, size_t n_records, size_
 /* Chooses complete groups, in an order from the seed. A group is taken if it brings the number of
  * records nearer to n_to_draw; at least one group is not taken. */
 static void choose_groups(strata *s, size_t n_to_draw) {
-  size_t n_taken = 0, n_chosen_groups = 0;
+  size_t n_drawn_records = 0, n_chosen_groups = 0;
   sort_strata(s, compare_tie_order);
-  for (size_t i = 0; i < s->n && n_taken < n_to_draw && n_chosen_groups + 1 < s->n; i++) {
+  for (size_t i = 0; i < s->n && n_drawn_records < n_to_draw && n_chosen_groups + 1 < s->n; i++) {
     stratum *g = &s->list[i];
-    if (n_taken && g->n_records >= 2 * (n_to_draw - n_taken)) continue;
+    if (n_drawn_records && g->n_records >= 2 * (n_to_draw - n_drawn_records)) continue;
     g->n_drawn = g->n_records;
-    n_taken += g->n_records;
+    n_drawn_records += g->n_records;
     n_chosen_groups++;
   }
   sort_strata(s, compare_class_or_group);
@@ -255,62 +258,63 @@ typedef struct split_draw {
   size_t min_undrawn; /* records of each class to leave undrawn */
 } split_draw;
 
-/* Sets taken[i] for each drawn record i. All of taken [count] must be false before. */
-static clv_code draw_records(const clv_dataset *ds, const split_draw *d, bool *is_taken,
+/* Sets is_drawn[i] for each drawn record i. All of is_drawn [count] must be false before. */
+static clv_code draw_records(const clv_dataset *ds, const split_draw *d, bool *is_drawn,
                              clv_err *err) {
   CLV_AUTO(strata_done) strata s = {0};
   CLV_AUTO(clv_freep) uint32_t *order = NULL;
-  bool groups = d->kind == CLV_SPLIT_GROUPS;
-  CLV_TRY(find_strata(ds, groups, d->seed, &s, err));
-  if (groups)
+  bool by_group = d->kind == CLV_SPLIT_GROUPS;
+  CLV_TRY(find_strata(ds, by_group, d->seed, &s, err));
+  if (by_group)
     choose_groups(&s, d->n_to_draw);
   else
     apportion_draws(&s, d->n_to_draw, ds->count, d->min_undrawn);
   CLV_TRY(clv_alloc(ds->count, sizeof *order, &order, err));
-  clv_rng_permutation(&(clv_rng_key){.seed = d->seed, .layer = split_stream}, order, ds->count);
+  clv_rng_permutation(&(clv_rng_key){.seed = d->seed, .layer = split_rng_stream}, order, ds->count);
   for (size_t i = 0; i < ds->count; i++) {
     stratum *drawn_stratum =
-        stratum_of(&s, groups ? ds->groups[order[i]] : clv_dataset_split_class(ds, order[i]));
+        find_stratum(&s, by_group ? ds->groups[order[i]] : clv_dataset_split_class(ds, order[i]));
     if (!drawn_stratum->n_drawn) continue;
     drawn_stratum->n_drawn--;
-    is_taken[order[i]] = true;
+    is_drawn[order[i]] = true;
   }
   return CLV_OK;
 }
 
 /* Divides the records into the drawn ones and the others. Both lists are ascending. */
-static clv_code divide_records(const clv_dataset *ds, const split_draw *d, clv_subset *ret_rest,
-                               clv_subset *ret_taken, clv_err *err) {
-  CLV_AUTO(clv_freep) bool *is_taken = NULL;
-  CLV_AUTO(clv_subset_done) clv_subset rest = {0}, chosen = {0};
-  CLV_TRY(clv_alloc(ds->count, sizeof *is_taken, &is_taken, err));
-  CLV_TRY(draw_records(ds, d, is_taken, err));
-  CLV_TRY(clv_subset_all(ds, &rest, err));
+static clv_code divide_records(const clv_dataset *ds, const split_draw *d, clv_subset *ret_undrawn,
+                               clv_subset *ret_drawn, clv_err *err) {
+  CLV_AUTO(clv_freep) bool *is_drawn = NULL;
+  CLV_AUTO(clv_subset_done) clv_subset undrawn = {0}, chosen = {0};
+  CLV_TRY(clv_alloc(ds->count, sizeof *is_drawn, &is_drawn, err));
+  CLV_TRY(draw_records(ds, d, is_drawn, err));
+  CLV_TRY(clv_subset_all(ds, &undrawn, err));
   CLV_TRY(clv_subset_all(ds, &chosen, err));
-  rest.n = chosen.n = 0;
+  undrawn.n = chosen.n = 0;
   for (size_t i = 0; i < ds->count; i++) {
-    clv_subset *to = is_taken[i] ? &chosen : &rest;
+    clv_subset *to = is_drawn[i] ? &chosen : &undrawn;
     to->index[to->n++] = (uint32_t)i;
   }
-  *ret_rest = rest;
-  *ret_taken = chosen;
-  rest = chosen = (clv_subset){0};
+  *ret_undrawn = undrawn;
+  *ret_drawn = chosen;
+  undrawn = chosen = (clv_subset){0};
   return CLV_OK;
 }
 
 /* Divides the records by a permutation, or by the order of the files. Versions up to 0.7 divided
  * images and texts in this way. The lists keep the order of the permutation, so that runs of these
  * versions can resume. */
-static clv_code divide_shuffled(const clv_dataset *ds, const split_draw *d, clv_subset *ret_rest,
-                                clv_subset *ret_taken, clv_err *err) {
-  CLV_AUTO(clv_subset_done) clv_subset all = {0}, rest = {0};
+static clv_code divide_shuffled(const clv_dataset *ds, const split_draw *d, clv_subset *ret_undrawn,
+                                clv_subset *ret_drawn, clv_err *err) {
+  CLV_AUTO(clv_subset_done) clv_subset all = {0}, undrawn = {0};
   CLV_TRY(clv_subset_all(ds, &all, err));
   if (d->kind == CLV_SPLIT_SHUFFLED)
-    clv_rng_permutation(&(clv_rng_key){.seed = d->seed, .layer = split_stream}, all.index, all.n);
-  CLV_TRY(subset_copy(all.index, all.n - d->n_to_draw, &rest, err));
-  CLV_TRY(subset_copy(all.index + (all.n - d->n_to_draw), d->n_to_draw, ret_taken, err));
-  *ret_rest = rest;
-  rest = (clv_subset){0};
+    clv_rng_permutation(&(clv_rng_key){.seed = d->seed, .layer = split_rng_stream}, all.index,
+                        all.n);
+  CLV_TRY(copy_to_subset(all.index, all.n - d->n_to_draw, &undrawn, err));
+  CLV_TRY(copy_to_subset(all.index + (all.n - d->n_to_draw), d->n_to_draw, ret_drawn, err));
+  *ret_undrawn = undrawn;
+  undrawn = (clv_subset){0};
   return CLV_OK;
 }
 
@@ -322,42 +326,42 @@ static bool has_long_pages(const clv_dataset *ds) {
   return false;
 }
 
-clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind requested) {
-  if (requested != CLV_SPLIT_STRATIFIED) return requested;
+clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind requested_kind) {
+  if (requested_kind != CLV_SPLIT_STRATIFIED) return requested_kind;
   if (has_long_pages(ds)) return CLV_SPLIT_GROUPS;
   return clv_dataset_has_record_classes(ds) ? CLV_SPLIT_STRATIFIED : CLV_SPLIT_SHUFFLED;
 }
 
 /* Divides the records by their number in ds->groups, such as a time: validation has those with the
- * number `least` or a larger one. */
-static clv_code divide_by_key(const clv_dataset *ds, int64_t least, clv_subset *ret_rest,
-                              clv_subset *ret_taken, clv_err *err) {
-  CLV_AUTO(clv_subset_done) clv_subset rest = {0}, taken = {0};
-  CLV_TRY(clv_subset_all(ds, &rest, err));
-  CLV_TRY(clv_subset_all(ds, &taken, err));
-  rest.n = taken.n = 0;
+ * number `min_key` or a larger one. */
+static clv_code divide_by_key(const clv_dataset *ds, int64_t min_key, clv_subset *ret_undrawn,
+                              clv_subset *ret_drawn, clv_err *err) {
+  CLV_AUTO(clv_subset_done) clv_subset undrawn = {0}, drawn = {0};
+  CLV_TRY(clv_subset_all(ds, &undrawn, err));
+  CLV_TRY(clv_subset_all(ds, &drawn, err));
+  undrawn.n = drawn.n = 0;
   for (size_t i = 0; i < ds->count; i++) {
-    clv_subset *to = ds->groups[i] >= least ? &taken : &rest;
+    clv_subset *to = ds->groups[i] >= min_key ? &drawn : &undrawn;
     to->index[to->n++] = (uint32_t)i;
   }
-  if (!rest.n) return clv_fail(err, CLV_INVALID, "no record is left for training");
-  if (!taken.n) return clv_fail(err, CLV_INVALID, "no record is of validation");
-  *ret_rest = rest;
-  *ret_taken = taken;
-  rest = taken = (clv_subset){0};
+  if (!undrawn.n) return clv_fail(err, CLV_INVALID, "no record is left for training");
+  if (!drawn.n) return clv_fail(err, CLV_INVALID, "no record is of validation");
+  *ret_undrawn = undrawn;
+  *ret_drawn = drawn;
+  undrawn = drawn = (clv_subset){0};
   return CLV_OK;
 }
 
 /* Takes the n latest records for validation, and all others of the time of the earliest of these,
  * so that no time is in both sets. */
-static clv_code divide_by_time(const clv_dataset *ds, size_t n, clv_subset *ret_rest,
-                               clv_subset *ret_taken, clv_err *err) {
+static clv_code divide_by_time(const clv_dataset *ds, size_t n, clv_subset *ret_undrawn,
+                               clv_subset *ret_drawn, clv_err *err) {
   CLV_AUTO(clv_freep) int64_t *times = NULL;
   CLV_TRY(clv_alloc(ds->count, sizeof *times, &times, err));
   memcpy(times, ds->groups, ds->count * sizeof *times);
   qsort(times, ds->count, sizeof *times, compare_keys);
-  int64_t least = times[ds->count - n];
-  if (least > times[0]) return divide_by_key(ds, least, ret_rest, ret_taken, err);
+  int64_t min_key = times[ds->count - n];
+  if (min_key > times[0]) return divide_by_key(ds, min_key, ret_undrawn, ret_drawn, err);
   return clv_fail(err, CLV_INVALID,
                   "the earliest record has the time of the last %zu of %zu records, and a time is "
                   "in one set alone: use a finer time or a smaller fraction",
@@ -404,30 +408,30 @@ clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind
 
 clv_code clv_dataset_limit(clv_dataset *ds, size_t limit, clv_split_kind kind, uint64_t seed,
                            clv_err *err) {
-  CLV_AUTO(clv_subset_done) clv_subset rest = {0}, chosen = {0};
+  CLV_AUTO(clv_subset_done) clv_subset undrawn = {0}, chosen = {0};
   split_draw d = {.kind = clv_dataset_split_kind(ds, kind), .seed = seed, .n_to_draw = limit};
   if (!limit || limit >= ds->count) return CLV_OK;
   if (d.kind != CLV_SPLIT_STRATIFIED) d.kind = CLV_SPLIT_SHUFFLED;
   bool is_shuffled = d.kind == CLV_SPLIT_SHUFFLED;
-  CLV_TRY((is_shuffled ? divide_shuffled : divide_records)(ds, &d, &rest, &chosen, err));
+  CLV_TRY((is_shuffled ? divide_shuffled : divide_records)(ds, &d, &undrawn, &chosen, err));
   if (is_shuffled) qsort(chosen.index, chosen.n, sizeof *chosen.index, compare_numbers);
-  return clv_dataset_keep_only(ds, &chosen, err);
+  return clv_dataset_keep_records(ds, &chosen, err);
 }
 
-clv_code clv_dataset_keep_sets(clv_dataset *ds, unsigned sets, clv_err *err) {
-  CLV_AUTO(clv_subset_done) clv_subset kept = {0};
-  size_t before = ds->count;
-  CLV_TRY(clv_subset_all(ds, &kept, err));
-  kept.n = 0;
-  for (size_t i = 0; i < before; i++)
-    if (sets >> ds->groups[i] & 1) kept.index[kept.n++] = (uint32_t)i;
-  if (!kept.n)
+clv_code clv_dataset_keep_sets(clv_dataset *ds, unsigned set_bits, clv_err *err) {
+  CLV_AUTO(clv_subset_done) clv_subset kept_records = {0};
+  size_t n_before = ds->count;
+  CLV_TRY(clv_subset_all(ds, &kept_records, err));
+  kept_records.n = 0;
+  for (size_t i = 0; i < n_before; i++)
+    if (set_bits >> ds->groups[i] & 1) kept_records.index[kept_records.n++] = (uint32_t)i;
+  if (!kept_records.n)
     return clv_fail(err, CLV_INVALID,
                     "%.200s: none of its %zu records is of %s: see data.validation.column, and the "
                     "values in data.validation",
-                    ds->inputs_path, before,
-                    sets == 1u << CLV_SET_TEST ? "the test set" : "training or validation");
-  if (kept.n < before) CLV_TRY(clv_dataset_keep_only(ds, &kept, err));
-  ds->n_other_sets = before - kept.n;
+                    ds->inputs_path, n_before,
+                    set_bits == 1u << CLV_SET_TEST ? "the test set" : "training or validation");
+  if (kept_records.n < n_before) CLV_TRY(clv_dataset_keep_records(ds, &kept_records, err));
+  ds->n_records_of_other_sets = n_before - kept_records.n;
   return CLV_OK;
 }

@@ -15,12 +15,13 @@
 #include "master/data/image_int.h"
 
 enum {
-  MAX_SET_NAME = 64,
+  MAX_SET_NAME_BYTES = 64,
   MAX_SHOWN_BYTES = 40 /* bytes of a cell in a message */,
   MAX_NUMBER_BYTES = 64 /* bytes of a number */
 };
 
-static const char *const usual_marks[] = {"NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None"};
+static const char *const usual_missing_marks[] = {"NA",  "N/A",  "n/a",  "NaN",
+                                                  "nan", "NULL", "null", "None"};
 
 bool clv_column_has_words(clv_column_use use) {
   return use == CLV_COLUMN_CATEGORY || use == CLV_COLUMN_INDEX;
@@ -33,7 +34,7 @@ bool clv_column_is_input(clv_column_use use) {
 
 /* ---- numbers, booleans and missing marks in cells -------------------------------------------- */
 
-static void trim(const char **text, size_t *len) {
+static void trim_spaces(const char **text, size_t *len) {
   while (*len && (**text == ' ' || **text == '\t')) (*text)++, (*len)--;
   while (*len && ((*text)[*len - 1] == ' ' || (*text)[*len - 1] == '\t')) (*len)--;
 }
@@ -50,7 +51,7 @@ static void copy_sign(const char **from, const char *end, char **to) {
 }
 
 bool clv_table_read_number(const char *text, size_t len, bool has_decimal_comma, double *ret) {
-  char copy[MAX_NUMBER_BYTES + 1], *to = copy;
+  char number_text[MAX_NUMBER_BYTES + 1], *to = number_text;
   const char *end = text + len;
   if (len > MAX_NUMBER_BYTES) return false;
   copy_sign(&text, end, &to);
@@ -68,7 +69,7 @@ bool clv_table_read_number(const char *text, size_t len, bool has_decimal_comma,
   }
   *to = '\0';
   if (text != end) return false;
-  *ret = strtod(copy, NULL);
+  *ret = strtod(number_text, NULL);
   return isfinite(*ret);
 }
 
@@ -93,70 +94,71 @@ typedef struct table_reader {
   const clv_dataset_options *o;
   clv_cell_source source;
   /* [CLV_CSV_MAX_COLUMNS] for each field, index in t->columns of its column; NO_COLUMN: not read */
-  int32_t *column_of;
-  size_t n_resolved;   /* number of fields whose column is known */
-  bool *is_found;      /* [n_columns] true: a field has the column's name */
-  size_t *last_record; /* [n_columns] number of the record that had the column last, from 1 */
-  size_t group_field;  /* field with the group; SIZE_MAX: groups are not read */
-  bool is_fatal;       /* the error concerns all records, so the record is not skipped */
+  int32_t *column_of_field;
+  size_t n_resolved_fields; /* number of fields whose column is known */
+  bool *is_column_found;    /* [n_columns] true: a field has the column's name */
+  size_t *last_record;      /* [n_columns] number of the record that had the column last, from 1 */
+  size_t group_field;       /* field with the group; SIZE_MAX: groups are not read */
+  bool is_fatal;            /* the error concerns all records, so the record is not skipped */
   /* files to which records go when a block is full; NULL: all records stay in memory */
   clv_cell_files *files;
 } table_reader;
 
-static bool is_mark(const char *const *marks, size_t n, const char *text, size_t len) {
+static bool is_missing_mark(const char *const *marks, size_t n, const char *text, size_t len) {
   if (!len) return true;
   for (size_t i = 0; i < n; i++)
     if (strlen(marks[i]) == len && memcmp(marks[i], text, len) == 0) return true;
   return false;
 }
 
-bool clv_table_is_usual_missing(const char *text, size_t len) {
-  trim(&text, &len);
-  return is_mark(usual_marks, CLV_COUNT(usual_marks), text, len);
+bool clv_table_is_usual_missing_mark(const char *text, size_t len) {
+  trim_spaces(&text, &len);
+  return is_missing_mark(usual_missing_marks, CLV_COUNT(usual_missing_marks), text, len);
 }
 
 static bool is_missing(const table_reader *r, const char *text, size_t len) {
   const clv_table_options *o = &r->o->table;
-  return o->n_missing_marks ? is_mark(o->missing_marks, o->n_missing_marks, text, len)
-                            : is_mark(usual_marks, CLV_COUNT(usual_marks), text, len);
+  return o->n_missing_marks
+             ? is_missing_mark(o->missing_marks, o->n_missing_marks, text, len)
+             : is_missing_mark(usual_missing_marks, CLV_COUNT(usual_missing_marks), text, len);
 }
 
 /* ---- storing the cells of a column ----------------------------------------------------------- */
 
 static clv_code fail_cell(const table_reader *r, const clv_source_cell *cell,
-                          const clv_table_column *c, const char *what, clv_err *err) {
+                          const clv_table_column *c, const char *problem, clv_err *err) {
   char text[MAX_SHOWN_BYTES + 4];
   clv_text_truncate(cell->text, text, sizeof text);
   clv_text_to_printable(text);
   if (cell->kind == CLV_CELL_OTHER)
-    return clv_cells_fail(&r->source, err, "column '%.80s' has %s, %s", c->o.name, text, what);
-  return clv_cells_fail(&r->source, err, "column '%.80s' has '%s', %s", c->o.name, text, what);
+    return clv_cells_fail(&r->source, err, "column '%.80s' has %s, %s", c->o.name, text, problem);
+  return clv_cells_fail(&r->source, err, "column '%.80s' has '%s', %s", c->o.name, text, problem);
 }
 
 /* Fails because a record has no value of a column. is_absent: the record lacks the key of the
  * column as well. */
-static clv_code fail_missing(const table_reader *r, const clv_table_column *c, bool is_absent,
-                             clv_err *err) {
+static clv_code fail_missing_value(const table_reader *r, const clv_table_column *c, bool is_absent,
+                                   clv_err *err) {
   bool is_target = c->o.use == CLV_COLUMN_TARGET, is_id = c->o.use == CLV_COLUMN_ID;
   bool is_weight = c->o.use == CLV_COLUMN_WEIGHT;
-  const char *noun = is_target   ? "the target"
-                     : is_id     ? "the id"
-                     : is_weight ? "the weight"
-                                 : "column";
+  const char *column_noun = is_target   ? "the target"
+                            : is_id     ? "the id"
+                            : is_weight ? "the weight"
+                                        : "column";
   const char *advice = is_target   ? "is missing: leave the record out, or set data.broken: skip"
                        : is_id     ? "is missing: give the record one, or say as: ignore"
                        : is_weight ? "is missing: give the record one, 0 or more"
                                    : "has no value here: set its `missing`, such as most_frequent";
   return (is_absent ? clv_cells_fail_record : clv_cells_fail)(&r->source, err, "%s '%.80s' %s",
-                                                              noun, c->o.name, advice);
+                                                              column_noun, c->o.name, advice);
 }
 
 static clv_code fail_number(const table_reader *r, const clv_source_cell *cell,
                             const clv_table_column *c, clv_err *err) {
-  bool other = strchr(cell->text, r->o->table.has_decimal_comma ? '.' : ',') != NULL;
-  const char *advice = other && r->o->table.has_decimal_comma
+  bool has_other_mark = strchr(cell->text, r->o->table.has_decimal_comma ? '.' : ',') != NULL;
+  const char *advice = has_other_mark && r->o->table.has_decimal_comma
                            ? "which is no number: its decimal mark is a comma (data.table.decimal)"
-                       : other
+                       : has_other_mark
                            ? "which is no number: set data.table.decimal: comma if the comma is "
                              "its decimal mark; marks of thousands have to go"
                        : c->o.use == CLV_COLUMN_TARGET
@@ -183,15 +185,15 @@ static clv_code fail_date(const table_reader *r, const clv_source_cell *cell,
   return fail_cell(r, cell, c, advice, err);
 }
 
-static clv_code put_date(const table_reader *r, const clv_source_cell *cell, clv_table_column *c,
-                         const char *text, size_t len, clv_err *err) {
-  if (!clv_date_read(text, len, c->o.format, &c->numbers[r->t->count]))
+static clv_code store_date(const table_reader *r, const clv_source_cell *cell, clv_table_column *c,
+                           const char *text, size_t len, clv_err *err) {
+  if (!clv_date_read_days(text, len, c->o.format, &c->numbers[r->t->count]))
     return fail_date(r, cell, c, err);
   return CLV_OK;
 }
 
-static clv_code put_number(const table_reader *r, const clv_source_cell *cell, clv_table_column *c,
-                           const char *text, size_t len, clv_err *err) {
+static clv_code store_number(const table_reader *r, const clv_source_cell *cell,
+                             clv_table_column *c, const char *text, size_t len, clv_err *err) {
   double v;
   bool is_boolean = c->o.use == CLV_COLUMN_BOOLEAN || c->is_yes_or_no;
   if (is_boolean ? !clv_table_read_boolean(text, len, &v) : !read_number(r, cell, text, len, &v))
@@ -216,21 +218,21 @@ static clv_code check_word(const table_reader *r, const clv_source_cell *cell,
                    "which is not UTF-8: convert the file, as with iconv -f LATIN1 -t UTF-8", err);
 }
 
-static clv_code put_word(const table_reader *r, const clv_source_cell *cell, clv_table_column *c,
-                         clv_err *err) {
+static clv_code store_word(const table_reader *r, const clv_source_cell *cell, clv_table_column *c,
+                           clv_err *err) {
   clv_err reason;
   CLV_TRY(check_word(r, cell, c, err));
-  if (clv_name_table_number(&c->names, cell->text, cell->len, &c->codes[r->t->count], &reason) ==
-      CLV_OK)
+  if (clv_name_table_find_or_add(&c->names, cell->text, cell->len, &c->codes[r->t->count],
+                                 &reason) == CLV_OK)
     return CLV_OK;
   if (reason.code == CLV_INVALID) return fail_cell(r, cell, c, reason.text, err);
   return clv_cells_fail(&r->source, err, "column '%.80s' has %s: is it an id?", c->o.name,
                         reason.text);
 }
 
-static clv_code put_id(table_reader *r, const clv_source_cell *cell, const clv_table_column *c,
-                       clv_err *err) {
-  if (cell->kind == CLV_CELL_MISSING) return fail_missing(r, c, false, err);
+static clv_code store_id(table_reader *r, const clv_source_cell *cell, const clv_table_column *c,
+                         clv_err *err) {
+  if (cell->kind == CLV_CELL_MISSING) return fail_missing_value(r, c, false, err);
   CLV_TRY(check_word(r, cell, c, err));
   r->t->ids[r->t->count] = r->t->id_texts.len;
   clv_bytes_puts(&r->t->id_texts, cell->text);
@@ -240,11 +242,12 @@ static clv_code put_id(table_reader *r, const clv_source_cell *cell, const clv_t
 
 /* ---- paths of images ------------------------------------------------------------------------- */
 
-static clv_code put_file(table_reader *r, const clv_source_cell *cell, const clv_table_column *c,
-                         const char *text, size_t len, clv_err *err) {
+static clv_code store_image_path(table_reader *r, const clv_source_cell *cell,
+                                 const clv_table_column *c, const char *text, size_t len,
+                                 clv_err *err) {
   clv_cell_table *t = r->t;
   if (cell->kind == CLV_CELL_MISSING || is_missing(r, text, len))
-    return fail_missing(r, c, false, err);
+    return fail_missing_value(r, c, false, err);
   CLV_TRY(check_word(r, cell, c, err));
   t->files[t->count] = t->id_texts.len;
   clv_bytes_add(&t->id_texts, text, len);
@@ -256,69 +259,69 @@ static clv_code put_file(table_reader *r, const clv_source_cell *cell, const clv
                      "which leaves the folder of the images: give a path in it, without '..' "
                      "(data.table.files names the folder)",
                      err);
-  if (!clv_image_is_file(t->files_folder, path))
+  if (!clv_image_is_file(t->image_folder_path, path))
     return fail_cell(r, cell, c, "which is no file in the folder of the images (data.table.files)",
                      err);
   return CLV_OK;
 }
 
 /* Sets the folder of the images: the one of the session, or the folder of the table. */
-static clv_code set_files_folder(const clv_dataset_options *o, clv_cell_table *t, clv_err *err) {
+static clv_code set_image_folder(const clv_dataset_options *o, clv_cell_table *t, clv_err *err) {
   const char *slash = o->inputs_path ? strrchr(o->inputs_path, '/') : NULL;
-  if (o->table.files) return clv_strdup(o->table.files, &t->files_folder, err);
-  CLV_TRY(clv_strdup(slash ? o->inputs_path : ".", &t->files_folder, err));
-  if (slash) t->files_folder[slash == o->inputs_path ? 1 : slash - o->inputs_path] = '\0';
+  if (o->table.files) return clv_strdup(o->table.files, &t->image_folder_path, err);
+  CLV_TRY(clv_strdup(slash ? o->inputs_path : ".", &t->image_folder_path, err));
+  if (slash) t->image_folder_path[slash == o->inputs_path ? 1 : slash - o->inputs_path] = '\0';
   return CLV_OK;
 }
 
 /* Returns true if the column's cells are not read. */
-static bool is_unread(const table_reader *r, const clv_table_column *c) {
+static bool is_column_unread(const table_reader *r, const clv_table_column *c) {
   return c->o.use == CLV_COLUMN_IGNORED || (c->o.use == CLV_COLUMN_TARGET && !c->is_read_target) ||
          (c->o.use == CLV_COLUMN_WEIGHT && c != r->t->weight);
 }
 
-static void set_missing(const table_reader *r, clv_table_column *c) {
+static void set_cell_missing(const table_reader *r, clv_table_column *c) {
   if (c->has_numbers) c->numbers[r->t->count] = NAN;
   if (!c->has_numbers) c->codes[r->t->count] = CLV_MISSING_CODE;
 }
 
-static clv_code put_cell(table_reader *r, const clv_source_cell *cell, clv_table_column *c,
-                         clv_err *err) {
+static clv_code store_cell(table_reader *r, const clv_source_cell *cell, clv_table_column *c,
+                           clv_err *err) {
   const char *text = cell->text;
   size_t len = cell->len;
-  if (is_unread(r, c)) return CLV_OK;
+  if (is_column_unread(r, c)) return CLV_OK;
   if (cell->kind == CLV_CELL_OTHER)
     return fail_cell(r, cell, c,
                      "and a cell is a text, a number, true, false or null: give each value a "
                      "column, or say as: ignore",
                      err);
-  if (c->o.use == CLV_COLUMN_ID) return put_id(r, cell, c, err);
-  trim(&text, &len);
-  if (c->o.use == CLV_COLUMN_FILE) return put_file(r, cell, c, text, len, err);
+  if (c->o.use == CLV_COLUMN_ID) return store_id(r, cell, c, err);
+  trim_spaces(&text, &len);
+  if (c->o.use == CLV_COLUMN_FILE) return store_image_path(r, cell, c, text, len, err);
   if (cell->kind == CLV_CELL_MISSING || is_missing(r, text, len)) {
-    if (c->o.missing == CLV_MISSING_REFUSE) return fail_missing(r, c, false, err);
-    return set_missing(r, c), CLV_OK;
+    if (c->o.missing == CLV_MISSING_REFUSE) return fail_missing_value(r, c, false, err);
+    return set_cell_missing(r, c), CLV_OK;
   }
-  if (c->o.use == CLV_COLUMN_DATE) return put_date(r, cell, c, text, len, err);
-  return c->has_numbers ? put_number(r, cell, c, text, len, err) : put_word(r, cell, c, err);
+  if (c->o.use == CLV_COLUMN_DATE) return store_date(r, cell, c, text, len, err);
+  return c->has_numbers ? store_number(r, cell, c, text, len, err) : store_word(r, cell, c, err);
 }
 
 /* ---- fields of the table --------------------------------------------------------------------- */
 
 /* Returns the key of the session that names the column with the group, the time or the set. */
-static const char *group_key(const table_reader *r) {
+static const char *get_group_setting(const table_reader *r) {
   return r->o->split_key == CLV_KEY_IS_GROUP ? "data.validation.group" : "data.validation.column";
 }
 
 /* Fails because no field has the name that the session gives. The message lists the fields. */
-static clv_code fail_absent(const table_reader *r, const char *key, const char *name,
-                            clv_err *err) {
+static clv_code fail_absent_column(const table_reader *r, const char *key, const char *name,
+                                   clv_err *err) {
   const clv_fields *f = &r->source.fields;
   clv_key_list present_keys = {0};
-  bool is_late = r->source.reader->finds_fields_late;
+  bool has_late_fields = r->source.reader->has_late_fields;
   for (size_t i = 0; i < f->n; i++) clv_key_list_add(&present_keys, clv_field_name(f, i));
   return clv_cells_fail_field(&r->source, SIZE_MAX, err, "%s '%.80s', but %s: set %s",
-                              is_late ? "no record has" : "the header has no", name,
+                              has_late_fields ? "no record has" : "the header has no", name,
                               clv_key_list_finish(&present_keys), key);
 }
 
@@ -327,14 +330,14 @@ static clv_code find_column(const table_reader *r, size_t field, int32_t *ret, c
   *ret = NO_COLUMN;
   for (size_t i = 0; i < r->t->n_columns; i++) {
     if (strcmp(r->t->columns[i].o.name, name) != 0) continue;
-    if (r->is_found[i])
+    if (r->is_column_found[i])
       return clv_cells_fail_field(&r->source, field, err,
                                   "the header has '%.80s' twice: rename one of them", name);
     *ret = (int32_t)i;
     return CLV_OK;
   }
   bool is_group = r->o->text.group && strcmp(r->o->text.group, name) == 0;
-  if (is_group || r->o->table.ignores_others) return CLV_OK;
+  if (is_group || r->o->table.ignores_unlisted_columns) return CLV_OK;
   if (!*name)
     return clv_cells_fail_field(
         &r->source, field, err,
@@ -344,42 +347,43 @@ static clv_code find_column(const table_reader *r, size_t field, int32_t *ret, c
       &r->source, field, err,
       "%s has '%.80s', which data.table.columns does not name: add it (`as: ignore` leaves it "
       "out), or set data.table.others: ignore",
-      r->source.reader->finds_fields_late ? "this record" : "the header", name);
+      r->source.reader->has_late_fields ? "this record" : "the header", name);
 }
 
 /* Finds the columns of fields that the source has found since the last call. */
 static clv_code resolve_fields(table_reader *r, clv_err *err) {
-  for (; r->n_resolved < r->source.fields.n; r->n_resolved++) {
-    const char *name = clv_field_name(&r->source.fields, r->n_resolved);
+  for (; r->n_resolved_fields < r->source.fields.n; r->n_resolved_fields++) {
+    const char *name = clv_field_name(&r->source.fields, r->n_resolved_fields);
     int32_t column;
     r->is_fatal = true;
-    CLV_TRY(find_column(r, r->n_resolved, &column, err));
+    CLV_TRY(find_column(r, r->n_resolved_fields, &column, err));
     r->is_fatal = false;
-    if (column >= 0) r->is_found[column] = true;
-    if (r->o->text.group && strcmp(r->o->text.group, name) == 0) r->group_field = r->n_resolved;
-    r->column_of[r->n_resolved] = column;
+    if (column >= 0) r->is_column_found[column] = true;
+    if (r->o->text.group && strcmp(r->o->text.group, name) == 0)
+      r->group_field = r->n_resolved_fields;
+    r->column_of_field[r->n_resolved_fields] = column;
   }
   return CLV_OK;
 }
 
 /* Fails if a column that a record needs is in none of the fields. */
-static clv_code check_found(const table_reader *r, clv_err *err) {
+static clv_code check_columns_found(const table_reader *r, clv_err *err) {
   for (size_t i = 0; i < r->t->n_columns; i++)
-    if (!r->is_found[i] && !is_unread(r, &r->t->columns[i]))
-      return fail_absent(r, "data.table.columns", r->t->columns[i].o.name, err);
+    if (!r->is_column_found[i] && !is_column_unread(r, &r->t->columns[i]))
+      return fail_absent_column(r, "data.table.columns", r->t->columns[i].o.name, err);
   if (r->o->text.group && r->group_field == SIZE_MAX)
-    return fail_absent(r, group_key(r), r->o->text.group, err);
+    return fail_absent_column(r, get_group_setting(r), r->o->text.group, err);
   return CLV_OK;
 }
 
 /* ---- records of the table -------------------------------------------------------------------- */
 
 /* Gives an array of a record's cells room for `cap` records. */
-#define GROW(array, cap, err)                                                         \
-  do {                                                                                \
-    void *more = realloc(array, (cap) * sizeof *(array));                             \
-    if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu records", cap); \
-    (array) = more;                                                                   \
+#define GROW_ARRAY(array, cap, err)                                                        \
+  do {                                                                                     \
+    void *new_array = realloc(array, (cap) * sizeof *(array));                             \
+    if (!new_array) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu records", cap); \
+    (array) = new_array;                                                                   \
   } while (0)
 
 static size_t count_records(const table_reader *r) {
@@ -392,35 +396,35 @@ static clv_code reserve_record(const table_reader *r, clv_err *err) {
   if (t->count < t->cap) return CLV_OK;
   if (count_records(r) == UINT32_MAX)
     return clv_fail(err, CLV_EXHAUSTED, "more than %u records", UINT32_MAX);
-  if (r->files && t->cap) return clv_cell_files_add(r->files, t, err);
-  size_t cap = r->files ? clv_cell_files_block(r->files, t) : t->cap ? 2 * t->cap : 256;
+  if (r->files && t->cap) return clv_cell_files_append_block(r->files, t, err);
+  size_t cap = r->files ? clv_cell_files_block_records(r->files, t) : t->cap ? 2 * t->cap : 256;
   for (size_t i = 0; i < t->n_columns; i++) {
     clv_table_column *c = &t->columns[i];
     if (c->o.use == CLV_COLUMN_ID)
-      GROW(t->ids, cap, err);
+      GROW_ARRAY(t->ids, cap, err);
     else if (c->o.use == CLV_COLUMN_FILE)
-      GROW(t->files, cap, err);
+      GROW_ARRAY(t->files, cap, err);
     else if (c->has_numbers)
-      GROW(c->numbers, cap, err);
+      GROW_ARRAY(c->numbers, cap, err);
     else if (c->o.use != CLV_COLUMN_IGNORED)
-      GROW(c->codes, cap, err);
+      GROW_ARRAY(c->codes, cap, err);
   }
   t->cap = cap;
   return CLV_OK;
 }
 
 /* Returns the form of the dates of a column, if the session names it as one; NULL: ISO 8601. */
-static const char *date_format_of(const table_reader *r, const char *name) {
+static const char *find_date_format(const table_reader *r, const char *name) {
   for (size_t i = 0; i < r->t->n_columns; i++)
     if (strcmp(r->t->columns[i].o.name, name) == 0) return r->t->columns[i].o.format;
   return NULL;
 }
 
-static clv_code read_time(const table_reader *r, const clv_source_cell *cell, const char *text,
-                          size_t len, int64_t *ret, clv_err *err) {
-  const char *format = date_format_of(r, r->o->text.group);
+static clv_code read_group_time(const table_reader *r, const clv_source_cell *cell,
+                                const char *text, size_t len, int64_t *ret, clv_err *err) {
+  const char *format = find_date_format(r, r->o->text.group);
   double time;
-  if (!clv_date_read(text, len, format, &time) &&
+  if (!clv_date_read_days(text, len, format, &time) &&
       (format || !read_number(r, cell, text, len, &time)))
     return clv_cells_fail(
         &r->source, err, "'%.80s' (data.validation.column) has neither a number nor a date here%s",
@@ -429,18 +433,18 @@ static clv_code read_time(const table_reader *r, const clv_source_cell *cell, co
   return CLV_OK;
 }
 
-static clv_code read_set(const table_reader *r, const char *text, size_t len, int64_t *ret,
-                         clv_err *err) {
-  char shown_text[MAX_SHOWN_BYTES + 4], copy[MAX_SET_NAME + 1] = "";
-  for (int set = 0; set < CLV_SETS; set++)
+static clv_code read_group_set(const table_reader *r, const char *text, size_t len, int64_t *ret,
+                               clv_err *err) {
+  char shown_text[MAX_SHOWN_BYTES + 4], set_name[MAX_SET_NAME_BYTES + 1] = "";
+  for (int set = 0; set < CLV_SET_COUNT; set++)
     for (size_t i = 0; i < r->o->set_values[set].n; i++) {
       const char *value = r->o->set_values[set].items[i];
       if (strlen(value) != len || memcmp(value, text, len) != 0) continue;
       *ret = set;
       return CLV_OK;
     }
-  memcpy(copy, text, CLV_MIN(len, (size_t)MAX_SET_NAME));
-  clv_text_truncate(copy, shown_text, sizeof shown_text);
+  memcpy(set_name, text, CLV_MIN(len, (size_t)MAX_SET_NAME_BYTES));
+  clv_text_truncate(set_name, shown_text, sizeof shown_text);
   clv_text_to_printable(shown_text);
   return clv_cells_fail(&r->source, err,
                         "'%.80s' (data.validation.column) has '%s', which is no value of "
@@ -452,83 +456,83 @@ static clv_code add_group(table_reader *r, const clv_source_cell *cell, clv_err 
   const char *text = cell->text;
   size_t len = cell->len;
   int64_t group = 0;
-  if (r->o->split_key != CLV_KEY_IS_GROUP) trim(&text, &len);
+  if (r->o->split_key != CLV_KEY_IS_GROUP) trim_spaces(&text, &len);
   if (cell->kind == CLV_CELL_MISSING || cell->kind == CLV_CELL_OTHER ||
       (r->o->split_key == CLV_KEY_IS_TIME && is_missing(r, text, len)))
     return clv_cells_fail(&r->source, err,
                           "'%.80s' (%s) has no value here: give the record one, or leave it out",
-                          r->o->text.group, group_key(r));
+                          r->o->text.group, get_group_setting(r));
   if (r->o->split_key == CLV_KEY_IS_GROUP) group = clv_group_number(text, len);
-  if (r->o->split_key == CLV_KEY_IS_TIME) CLV_TRY(read_time(r, cell, text, len, &group, err));
-  if (r->o->split_key == CLV_KEY_IS_SET) CLV_TRY(read_set(r, text, len, &group, err));
+  if (r->o->split_key == CLV_KEY_IS_TIME) CLV_TRY(read_group_time(r, cell, text, len, &group, err));
+  if (r->o->split_key == CLV_KEY_IS_SET) CLV_TRY(read_group_set(r, text, len, &group, err));
   clv_bytes_add(&r->t->groups, &group, sizeof group);
   return r->t->groups.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for groups") : CLV_OK;
 }
 
 /* Sets the columns that the record lacks to missing. Does nothing for a source with a header, in
  * which each record has all columns. */
-static clv_code set_absent(table_reader *r, size_t n_groups, clv_err *err) {
-  if (!r->source.reader->finds_fields_late) return CLV_OK;
+static clv_code set_absent_cells(table_reader *r, size_t group_bytes_before, clv_err *err) {
+  if (!r->source.reader->has_late_fields) return CLV_OK;
   for (size_t i = 0; i < r->t->n_columns; i++) {
     clv_table_column *c = &r->t->columns[i];
-    if (r->last_record[i] == r->source.n_records || is_unread(r, c)) continue;
+    if (r->last_record[i] == r->source.n_records || is_column_unread(r, c)) continue;
     if (c->o.use == CLV_COLUMN_ID || c->o.use == CLV_COLUMN_FILE ||
         c->o.missing == CLV_MISSING_REFUSE)
-      return fail_missing(r, c, true, err);
-    set_missing(r, c);
+      return fail_missing_value(r, c, true, err);
+    set_cell_missing(r, c);
   }
-  if (!r->o->text.group || r->t->groups.len > n_groups) return CLV_OK;
+  if (!r->o->text.group || r->t->groups.len > group_bytes_before) return CLV_OK;
   return clv_cells_fail_record(&r->source, err, "has no '%.80s' (%s)", r->o->text.group,
-                               group_key(r));
+                               get_group_setting(r));
 }
 
 /* Reads the cells of a record into row t->count. An error leaves the row unused. */
 static clv_code read_cells(table_reader *r, clv_err *err) {
-  size_t n_groups = r->t->groups.len;
+  size_t group_bytes_before = r->t->groups.len;
   clv_source_cell cell;
-  bool more;
+  bool has_more;
   for (;;) {
-    CLV_TRY(r->source.reader->cell(&r->source, &cell, &more, err));
-    if (!more) return set_absent(r, n_groups, err);
+    CLV_TRY(r->source.reader->read_cell(&r->source, &cell, &has_more, err));
+    if (!has_more) return set_absent_cells(r, group_bytes_before, err);
     CLV_TRY(resolve_fields(r, err));
     if (cell.field == r->group_field) CLV_TRY(add_group(r, &cell, err));
-    int32_t column = r->column_of[cell.field];
+    int32_t column = r->column_of_field[cell.field];
     if (column == NO_COLUMN) continue;
     r->last_record[column] = r->source.n_records;
-    CLV_TRY(put_cell(r, &cell, &r->t->columns[column], err));
+    CLV_TRY(store_cell(r, &cell, &r->t->columns[column], err));
   }
 }
 
-static clv_code skip_broken(table_reader *r, const clv_err *why, clv_err *err) {
-  bool is_limit = why->code == CLV_EXHAUSTED || why->code == CLV_CANCELLED;
-  if (!r->o->skips_broken || is_limit || r->is_fatal || r->source.has_ended_early)
-    return clv_fail(err, why->code, "%s", why->text);
-  clv_broken_add(&r->t->broken, why);
+static clv_code skip_broken(table_reader *r, const clv_err *cause, clv_err *err) {
+  bool is_limit_error = cause->code == CLV_EXHAUSTED || cause->code == CLV_CANCELLED;
+  if (!r->o->skips_broken || is_limit_error || r->is_fatal || r->source.has_ended_early)
+    return clv_fail(err, cause->code, "%s", cause->text);
+  clv_broken_records_add(&r->t->broken, cause);
   return CLV_OK;
 }
 
 static clv_code read_record(table_reader *r, clv_err *err) {
   clv_err reason;
   CLV_TRY(reserve_record(r, err));
-  size_t groups = r->t->groups.len, ids = r->t->id_texts.len;
+  size_t group_bytes_before = r->t->groups.len, id_bytes_before = r->t->id_texts.len;
   if (read_cells(r, &reason) == CLV_OK) return r->t->count++, CLV_OK;
-  r->t->groups.len = groups;
-  r->t->id_texts.len = ids;
+  r->t->groups.len = group_bytes_before;
+  r->t->id_texts.len = id_bytes_before;
   return skip_broken(r, &reason, err);
 }
 
 static clv_code read_records(table_reader *r, clv_err *err) {
   const char *path = r->o->inputs_path;
-  bool more;
+  bool has_more;
   CLV_TRY(resolve_fields(r, err));
-  if (!r->source.reader->finds_fields_late) CLV_TRY(check_found(r, err));
+  if (!r->source.reader->has_late_fields) CLV_TRY(check_columns_found(r, err));
   for (;;) {
-    CLV_TRY(r->source.reader->next(&r->source, &more, err));
-    if (!more) break;
+    CLV_TRY(r->source.reader->start_next_record(&r->source, &has_more, err));
+    if (!has_more) break;
     CLV_TRY(read_record(r, err));
   }
-  if (r->files) CLV_TRY(clv_cell_files_add(r->files, r->t, err));
-  if (count_records(r)) return check_found(r, err);
+  if (r->files) CLV_TRY(clv_cell_files_append_block(r->files, r->t, err));
+  if (count_records(r)) return check_columns_found(r, err);
   if (!r->t->broken.n) return clv_fail(err, CLV_INVALID, "%s: no records", path);
   return clv_fail(err, CLV_INVALID, "%s: all %zu records are broken; the first: %s", path,
                   r->t->broken.n, r->t->broken.error_lines.data);
@@ -586,8 +590,8 @@ static clv_code copy_columns(const clv_dataset_options *o, clv_cell_table *t, cl
 }
 
 static clv_code allocate_reader(table_reader *r, clv_err *err) {
-  CLV_TRY(clv_alloc(CLV_CSV_MAX_COLUMNS, sizeof *r->column_of, &r->column_of, err));
-  CLV_TRY(clv_alloc(r->t->n_columns, sizeof *r->is_found, &r->is_found, err));
+  CLV_TRY(clv_alloc(CLV_CSV_MAX_COLUMNS, sizeof *r->column_of_field, &r->column_of_field, err));
+  CLV_TRY(clv_alloc(r->t->n_columns, sizeof *r->is_column_found, &r->is_column_found, err));
   return clv_alloc(r->t->n_columns, sizeof *r->last_record, &r->last_record, err);
 }
 
@@ -595,7 +599,7 @@ clv_code clv_table_new(const clv_dataset_options *o, clv_cell_table **ret, clv_e
   CLV_AUTO(clv_table_freep) clv_cell_table *t = NULL;
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   CLV_TRY(copy_columns(o, t, err));
-  CLV_TRY(set_files_folder(o, t, err));
+  CLV_TRY(set_image_folder(o, t, err));
   *ret = clv_steal(&t);
   return CLV_OK;
 }
@@ -605,8 +609,8 @@ static clv_code read_table(table_reader *r, clv_cell_table **ret, clv_err *err) 
   clv_code code = clv_table_new(r->o, &r->t, err);
   if (code == CLV_OK) code = allocate_reader(r, err);
   if (code == CLV_OK) code = read_records(r, err);
-  free(r->column_of);
-  free(r->is_found);
+  free(r->column_of_field);
+  free(r->is_column_found);
   free(r->last_record);
   clv_cells_done(&r->source);
   if (code == CLV_OK)
@@ -631,10 +635,10 @@ clv_code clv_table_parse(const clv_dataset_options *o, const char *text, size_t 
 
 clv_code clv_table_read_to_files(const clv_dataset_options *o, clv_cell_files *files,
                                  clv_cell_table **ret, clv_err *err) {
-  clv_dataset_options unlimited = *o;
-  table_reader r = {.o = &unlimited, .group_field = SIZE_MAX, .files = files};
-  if (!unlimited.max_bytes) unlimited.max_bytes = SIZE_MAX;
-  CLV_TRY(clv_cells_open(&unlimited, &r.source, err));
+  clv_dataset_options options_without_limit = *o;
+  table_reader r = {.o = &options_without_limit, .group_field = SIZE_MAX, .files = files};
+  if (!options_without_limit.max_bytes) options_without_limit.max_bytes = SIZE_MAX;
+  CLV_TRY(clv_cells_open(&options_without_limit, &r.source, err));
   return read_table(&r, ret, err);
 }
 
@@ -662,7 +666,7 @@ void clv_table_free(clv_cell_table *t) {
   free(t->targets);
   if (!t->id_file) free(t->ids);
   if (!t->path_file) free(t->files);
-  free(t->files_folder);
+  free(t->image_folder_path);
   clv_tensor_unref(t->id_file);
   clv_tensor_unref(t->path_file);
   clv_tensor_unref(t->id_text_file);
@@ -671,7 +675,7 @@ void clv_table_free(clv_cell_table *t) {
   free(t->rows);
   clv_bytes_done(&t->id_texts);
   clv_bytes_done(&t->groups);
-  clv_broken_done(&t->broken);
+  clv_broken_records_done(&t->broken);
   free(t);
 }
 
@@ -681,21 +685,21 @@ void clv_table_freep(clv_cell_table **t) {
 }
 
 /* Lists the rows of the kept records. The files stay as they are. */
-static clv_code keep_rows(clv_cell_table *t, const clv_subset *kept, clv_err *err) {
+static clv_code keep_table_rows(clv_cell_table *t, const clv_subset *kept_records, clv_err *err) {
   if (!t->rows) {
-    CLV_TRY(clv_alloc(kept->n, sizeof *t->rows, &t->rows, err));
-    memcpy(t->rows, kept->index, kept->n * sizeof *t->rows);
+    CLV_TRY(clv_alloc(kept_records->n, sizeof *t->rows, &t->rows, err));
+    memcpy(t->rows, kept_records->index, kept_records->n * sizeof *t->rows);
   } else {
-    for (size_t i = 0; i < kept->n; i++) t->rows[i] = t->rows[kept->index[i]];
+    for (size_t i = 0; i < kept_records->n; i++) t->rows[i] = t->rows[kept_records->index[i]];
   }
-  t->count = kept->n;
+  t->count = kept_records->n;
   return CLV_OK;
 }
 
-clv_code clv_table_keep_only(clv_cell_table *t, const clv_subset *kept, clv_err *err) {
-  if (t->folder) return keep_rows(t, kept, err);
-  for (size_t i = 0; i < kept->n; i++) {
-    size_t from = kept->index[i];
+clv_code clv_table_keep_records(clv_cell_table *t, const clv_subset *kept_records, clv_err *err) {
+  if (t->folder) return keep_table_rows(t, kept_records, err);
+  for (size_t i = 0; i < kept_records->n; i++) {
+    size_t from = kept_records->index[i];
     for (size_t k = 0; k < t->n_columns; k++) {
       clv_table_column *c = &t->columns[k];
       if (c->numbers) c->numbers[i] = c->numbers[from];
@@ -704,6 +708,6 @@ clv_code clv_table_keep_only(clv_cell_table *t, const clv_subset *kept, clv_err 
     if (t->ids) t->ids[i] = t->ids[from];
     if (t->files) t->files[i] = t->files[from];
   }
-  t->count = kept->n;
+  t->count = kept_records->n;
   return CLV_OK;
 }

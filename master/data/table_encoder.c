@@ -17,7 +17,7 @@ static int compare_texts(const void *a, const void *b) {
   return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-void clv_targets_free_learnt(clv_learnt_target *targets, size_t n) {
+void clv_learnt_targets_free(clv_learnt_target *targets, size_t n) {
   for (size_t i = 0; i < n; i++) {
     for (size_t k = 0; k < targets[i].n_classes; k++) free(targets[i].classes[k]);
     free(targets[i].classes);
@@ -37,7 +37,7 @@ void clv_learnt_free(clv_learnt *l) {
   }
   for (size_t k = 0; k < l->n_classes; k++) free(l->classes[k]);
   free(l->classes);
-  clv_targets_free_learnt(l->targets, l->n_targets);
+  clv_learnt_targets_free(l->targets, l->n_targets);
   free(l->columns);
   free(l);
 }
@@ -75,19 +75,20 @@ static double compute_std(const double *v, size_t n, double mean) {
 }
 
 /* Reads the value that the session gives for missing values (clv_column_options.value). */
-static bool read_fill(const clv_table_column *from, clv_learnt_column *c) {
+static bool read_fill_number(const clv_table_column *from, clv_learnt_column *c) {
   const char *text = from->o.value;
   size_t len = strlen(text);
-  if (c->use == CLV_COLUMN_DATE) return clv_date_read(text, len, from->o.format, &c->fill);
-  if (c->use == CLV_COLUMN_BOOLEAN) return clv_table_read_boolean(text, len, &c->fill);
-  return clv_table_read_number(text, len, false, &c->fill);
+  if (c->use == CLV_COLUMN_DATE)
+    return clv_date_read_days(text, len, from->o.format, &c->fill_number);
+  if (c->use == CLV_COLUMN_BOOLEAN) return clv_table_read_boolean(text, len, &c->fill_number);
+  return clv_table_read_number(text, len, false, &c->fill_number);
 }
 
 /* Chooses the number that replaces missing ones. v: [n] the numbers that are present, ascending. */
-static clv_code choose_fill(const clv_table_column *from, const double *v, size_t n,
-                            clv_learnt_column *c, clv_err *err) {
+static clv_code choose_fill_number(const clv_table_column *from, const double *v, size_t n,
+                                   clv_learnt_column *c, clv_err *err) {
   if (c->missing == CLV_MISSING_VALUE) {
-    if (read_fill(from, c)) return CLV_OK;
+    if (read_fill_number(from, c)) return CLV_OK;
     return clv_fail(err, CLV_PRECONDITION, "data.table.columns.%.80s.value: '%.40s' is no %s",
                     c->name, from->o.value, clv_column_use_names[c->use]);
   }
@@ -95,10 +96,10 @@ static clv_code choose_fill(const clv_table_column *from, const double *v, size_
   if (!n)
     return clv_fail(err, CLV_INVALID,
                     "column '%.80s' has no value in the training records: say as: ignore", c->name);
-  if (c->missing == CLV_MISSING_MEAN) c->fill = compute_mean(v, n);
+  if (c->missing == CLV_MISSING_MEAN) c->fill_number = compute_mean(v, n);
   if (c->missing == CLV_MISSING_MEDIAN)
-    c->fill = n % 2 ? v[n / 2] : v[n / 2 - 1] + (v[n / 2] - v[n / 2 - 1]) / 2;
-  if (c->missing == CLV_MISSING_MOST_FREQUENT) c->fill = find_most_frequent(v, n);
+    c->fill_number = n % 2 ? v[n / 2] : v[n / 2 - 1] + (v[n / 2] - v[n / 2 - 1]) / 2;
+  if (c->missing == CLV_MISSING_MOST_FREQUENT) c->fill_number = find_most_frequent(v, n);
   return CLV_OK;
 }
 
@@ -118,11 +119,11 @@ static clv_code learn_quantiles(const double *v, size_t n, clv_learnt_column *c,
 
 /* Learns the scale from all numbers, with missing ones replaced. s: the numbers that are present,
  * to which those that replace missing ones are added. */
-static clv_code learn_scale(const clv_cell_table *t, clv_values *s, size_t n_missing,
+static clv_code learn_scale(const clv_cell_table *t, clv_sorted_values *s, size_t n_missing,
                             clv_learnt_column *c, clv_err *err) {
   bool takes_log = c->scale == CLV_SCALE_LOG;
   if (c->use == CLV_COLUMN_BOOLEAN || c->scale == CLV_SCALE_NONE) return CLV_OK;
-  CLV_TRY(clv_values_complete(t, s, c->fill, n_missing, takes_log, err));
+  CLV_TRY(clv_sorted_values_add_fills(t, s, c->fill_number, n_missing, takes_log, err));
   if (c->scale == CLV_SCALE_QUANTILE) return learn_quantiles(s->v, s->n, c, err);
   bool is_min_max = c->scale == CLV_SCALE_MIN_MAX;
   c->offset = is_min_max ? s->v[0] : compute_mean(s->v, s->n);
@@ -134,12 +135,12 @@ static clv_code learn_scale(const clv_cell_table *t, clv_values *s, size_t n_mis
 /* Learns the number that replaces missing ones from the present numbers, and then the scale. */
 static clv_code learn_numbers(const clv_cell_table *t, const clv_table_column *from,
                               const clv_subset *rows, clv_learnt_column *c, clv_err *err) {
-  CLV_AUTO(clv_values_done) clv_values s = {0};
-  CLV_TRY(clv_values_sort(t, from, rows, &s, err));
-  CLV_TRY(choose_fill(from, s.v, s.n, c, err));
-  if (c->scale == CLV_SCALE_LOG && !(c->fill > -1))
+  CLV_AUTO(clv_sorted_values_done) clv_sorted_values s = {0};
+  CLV_TRY(clv_sorted_values_make(t, from, rows, &s, err));
+  CLV_TRY(choose_fill_number(from, s.v, s.n, c, err));
+  if (c->scale == CLV_SCALE_LOG && !(c->fill_number > -1))
     return clv_fail(err, CLV_PRECONDITION, "data.table.columns.%.80s.value: %g is not above -1",
-                    c->name, c->fill);
+                    c->name, c->fill_number);
   return learn_scale(t, &s, rows->n - s.n, c, err);
 }
 
@@ -155,8 +156,8 @@ static void count_codes(const clv_cell_table *t, const clv_table_column *from,
 }
 
 /* Lists copies of the names that occur in the rows, sorted. */
-static clv_code list_names(const clv_table_column *from, const size_t *counts, char ***ret,
-                           size_t *ret_n, clv_err *err) {
+static clv_code list_used_names(const clv_table_column *from, const size_t *counts, char ***ret,
+                                size_t *ret_n, clv_err *err) {
   CLV_TRY(clv_alloc(from->names.n, sizeof **ret, ret, err));
   for (size_t i = 0; i < from->names.n; i++) {
     const struct clv_name_entry *e = &from->names.sorted[i];
@@ -167,26 +168,26 @@ static clv_code list_names(const clv_table_column *from, const size_t *counts, c
   return CLV_OK;
 }
 
-static size_t find_value(char *const *values, size_t n, const char *value) {
+static size_t find_value_index(char *const *values, size_t n, const char *value) {
   char *const *found = n ? bsearch(&value, values, n, sizeof *values, compare_texts) : NULL;
   return found ? (size_t)(found - values) : n;
 }
 
-static clv_code choose_fill_value(const clv_table_column *from, const size_t *counts,
-                                  clv_learnt_column *c, clv_err *err) {
-  size_t most = 0;
-  c->fill_value = c->n_values;
+static clv_code choose_fill_value_index(const clv_table_column *from, const size_t *counts,
+                                        clv_learnt_column *c, clv_err *err) {
+  size_t max_count = 0;
+  c->fill_value_index = c->n_values;
   if (c->missing == CLV_MISSING_VALUE)
-    c->fill_value = find_value(c->values, c->n_values, from->o.value);
+    c->fill_value_index = find_value_index(c->values, c->n_values, from->o.value);
   if (c->missing != CLV_MISSING_MOST_FREQUENT) return CLV_OK;
   if (!c->n_values)
     return clv_fail(err, CLV_INVALID,
                     "column '%.80s' has no value in the training records: say as: ignore", c->name);
   for (size_t i = 0; i < from->names.n; i++) {
     const struct clv_name_entry *e = &from->names.sorted[i];
-    if (counts[e->number] <= most) continue;
-    most = counts[e->number];
-    c->fill_value = find_value(c->values, c->n_values, from->names.text.data + e->at);
+    if (counts[e->number] <= max_count) continue;
+    max_count = counts[e->number];
+    c->fill_value_index = find_value_index(c->values, c->n_values, from->names.text.data + e->at);
   }
   return CLV_OK;
 }
@@ -196,8 +197,8 @@ static clv_code learn_words(const clv_cell_table *t, const clv_table_column *fro
   CLV_AUTO(clv_freep) size_t *counts = NULL;
   CLV_TRY(clv_alloc(from->names.n + 1, sizeof *counts, &counts, err));
   count_codes(t, from, rows, counts);
-  CLV_TRY(list_names(from, counts, &c->values, &c->n_values, err));
-  return choose_fill_value(from, counts, c, err);
+  CLV_TRY(list_used_names(from, counts, &c->values, &c->n_values, err));
+  return choose_fill_value_index(from, counts, c, err);
 }
 
 /* ---- learning a table ------------------------------------------------------------------------ */
@@ -220,7 +221,7 @@ static clv_code list_classes(const clv_cell_table *t, const clv_table_column *ta
   CLV_AUTO(clv_freep) size_t *counts = NULL;
   CLV_TRY(clv_alloc(target->names.n + 1, sizeof *counts, &counts, err));
   for (size_t i = 0; i < t->count; i++) counts[target->codes[clv_table_row(t, i)]]++;
-  return list_names(target, counts, ret, ret_n, err);
+  return list_used_names(target, counts, ret, ret_n, err);
 }
 
 /* Lists the classes of all targets in the order of y. */
@@ -272,9 +273,9 @@ static size_t count_value_elements(const clv_learnt_column *c) {
   return c->n_values + 1 + (c->missing == CLV_MISSING_OWN);
 }
 
-size_t clv_learnt_index_rows(const clv_learnt_column *c) { return count_value_elements(c); }
+size_t clv_learnt_index_row_count(const clv_learnt_column *c) { return count_value_elements(c); }
 
-size_t clv_learnt_column_width(const clv_learnt_column *c) {
+size_t clv_learnt_column_element_count(const clv_learnt_column *c) {
   if (c->use == CLV_COLUMN_INDEX) return 0;
   size_t n = c->use == CLV_COLUMN_CATEGORY ? count_value_elements(c) : 1;
   return n + 2 * (size_t)__builtin_popcount(c->parts) + c->has_indicator;
@@ -289,13 +290,13 @@ static double interpolate(const double *x, size_t n, double v, bool is_mirrored)
     bool is_below = is_mirrored ? x[middle] < v : x[middle] <= v;
     *(is_below ? &low : &high) = middle;
   }
-  double width = x[high] - x[low], share = width > 0 ? (v - x[low]) / width : 0;
-  return ((double)low + share) / (double)(n - 1);
+  double width = x[high] - x[low], fraction = width > 0 ? (v - x[low]) / width : 0;
+  return ((double)low + fraction) / (double)(n - 1);
 }
 
 /* Returns the share of the training records below v, as QuantileTransformer does: the mean of the
  * interpolation from below and from above, which differ where records have equal values. */
-static double find_quantile(const clv_learnt_column *c, double v) {
+static double map_to_quantile(const clv_learnt_column *c, double v) {
   const double *q = c->quantiles;
   size_t n = c->n_quantiles;
   if (v <= q[0]) return 0;
@@ -304,8 +305,8 @@ static double find_quantile(const clv_learnt_column *c, double v) {
 }
 
 static double encode_number(const clv_learnt_column *c, double v) {
-  if (isnan(v)) v = c->fill;
-  if (c->use != CLV_COLUMN_BOOLEAN && c->scale == CLV_SCALE_QUANTILE) return find_quantile(c, v);
+  if (isnan(v)) v = c->fill_number;
+  if (c->use != CLV_COLUMN_BOOLEAN && c->scale == CLV_SCALE_QUANTILE) return map_to_quantile(c, v);
   if (c->use == CLV_COLUMN_NUMBER && c->scale == CLV_SCALE_LOG) v = log1p(v);
   return (v - c->offset) / c->divisor;
 }
@@ -315,7 +316,7 @@ clv_code clv_table_map_codes(const clv_table_column *from, char *const *values, 
   CLV_TRY(clv_alloc(from->names.n + 1, sizeof **ret, ret, err));
   for (size_t i = 0; i < from->names.n; i++) {
     const struct clv_name_entry *e = &from->names.sorted[i];
-    (*ret)[e->number] = find_value(values, n, from->names.text.data + e->at);
+    (*ret)[e->number] = find_value_index(values, n, from->names.text.data + e->at);
   }
   return CLV_OK;
 }
@@ -329,22 +330,22 @@ typedef struct encoded_column {
   size_t *element_of_code;
 } encoded_column;
 
-/* How a table becomes inputs. Release with encoder_done. */
-typedef struct encoder {
+/* How a table becomes inputs. Release with table_encoder_done. */
+typedef struct table_encoder {
   encoded_column *columns; /* [n] */
   size_t n, width;         /* width: elements of a record */
-} encoder;
+} table_encoder;
 
-static void encoder_done(encoder *e) {
+static void table_encoder_done(table_encoder *e) {
   for (size_t i = 0; e->columns && i < e->n; i++) free(e->columns[i].element_of_code);
   free(e->columns);
 }
 
 /* Returns the place of a code among the elements, or the numbers, of its column. */
-static size_t find_element(const encoded_column *e, int32_t code) {
+static size_t find_element_of_code(const encoded_column *e, int32_t code) {
   const clv_learnt_column *c = e->c;
   if (code != CLV_MISSING_CODE) return e->element_of_code[code];
-  return c->missing == CLV_MISSING_OWN ? c->n_values + 1 : c->fill_value;
+  return c->missing == CLV_MISSING_OWN ? c->n_values + 1 : c->fill_value_index;
 }
 
 /* Encodes n records from `first` on. to: the first element of the first record. */
@@ -352,7 +353,7 @@ static void encode_words(const clv_cell_table *t, const encoded_column *e, size_
                          float *to, size_t width) {
   for (size_t i = 0; i < n; i++) {
     int32_t code = e->from->codes[clv_table_row(t, first + i)];
-    to[i * width + find_element(e, code)] = 1;
+    to[i * width + find_element_of_code(e, code)] = 1;
     if (e->c->has_indicator) to[i * width + count_value_elements(e->c)] = code == CLV_MISSING_CODE;
   }
 }
@@ -360,17 +361,17 @@ static void encode_words(const clv_cell_table *t, const encoded_column *e, size_
 static void encode_indexes(const clv_cell_table *t, const encoded_column *e, size_t first, size_t n,
                            int64_t *to) {
   for (size_t i = 0; i < n; i++)
-    to[i] = (int64_t)find_element(e, e->from->codes[clv_table_row(t, first + i)]);
+    to[i] = (int64_t)find_element_of_code(e, e->from->codes[clv_table_row(t, first + i)]);
 }
 
 /* Writes two elements for each part of a date, sine and cosine of its angle. Returns the number of
  * elements written. */
-static size_t encode_parts(const clv_learnt_column *c, double days, float *to) {
+static size_t encode_date_parts(const clv_learnt_column *c, double days, float *to) {
   size_t n = 0;
-  if (isnan(days)) days = c->fill;
+  if (isnan(days)) days = c->fill_number;
   for (int part = 0; part < CLV_DATE_PARTS; part++) {
     if (!(c->parts >> part & 1)) continue;
-    double angle = 2 * M_PI * clv_date_part_passed(days, (clv_date_part)part);
+    double angle = 2 * M_PI * clv_date_fraction_passed(days, (clv_date_part)part);
     to[n++] = (float)sin(angle);
     to[n++] = (float)cos(angle);
   }
@@ -383,15 +384,15 @@ static void encode_numbers(const clv_cell_table *t, const encoded_column *e, siz
     float *row = to + i * width;
     double number = e->from->numbers[clv_table_row(t, first + i)];
     row[0] = (float)encode_number(e->c, number);
-    size_t n_written = 1 + encode_parts(e->c, number, row + 1);
+    size_t n_written = 1 + encode_date_parts(e->c, number, row + 1);
     if (e->c->has_indicator) row[n_written] = isnan(number);
   }
 }
 
 /* Finds the table's column that a learnt column was learnt from. CLV_DATA_LOSS: the session has
  * changed. */
-static clv_code find_source(const clv_cell_table *t, const clv_learnt_column *c,
-                            const clv_table_column **ret, clv_err *err) {
+static clv_code find_source_column(const clv_cell_table *t, const clv_learnt_column *c,
+                                   const clv_table_column **ret, clv_err *err) {
   for (size_t i = 0; i < t->n_columns; i++) {
     const clv_column_options *o = &t->columns[i].o;
     if (strcmp(o->name, c->name) != 0) continue;
@@ -418,15 +419,15 @@ static clv_code check_same_inputs(const clv_cell_table *t, const clv_learnt *l, 
   return CLV_OK;
 }
 
-static clv_code make_encoder(const clv_cell_table *t, const clv_learnt *l, encoder *e,
-                             clv_err *err) {
+static clv_code make_table_encoder(const clv_cell_table *t, const clv_learnt *l, table_encoder *e,
+                                   clv_err *err) {
   CLV_TRY(check_same_inputs(t, l, err));
   CLV_TRY(clv_alloc(l->n_columns, sizeof *e->columns, &e->columns, err));
   for (; e->n < l->n_columns; e->n++) {
     encoded_column *to = &e->columns[e->n];
     *to = (encoded_column){.c = &l->columns[e->n], .at = e->width};
-    CLV_TRY(find_source(t, to->c, &to->from, err));
-    e->width += clv_learnt_column_width(to->c);
+    CLV_TRY(find_source_column(t, to->c, &to->from, err));
+    e->width += clv_learnt_column_element_count(to->c);
     if (clv_column_has_words(to->c->use))
       CLV_TRY(
           clv_table_map_codes(to->from, to->c->values, to->c->n_values, &to->element_of_code, err));
@@ -437,8 +438,8 @@ static clv_code make_encoder(const clv_cell_table *t, const clv_learnt *l, encod
 /* A tensor that is made of the records: of all columns but indexes, or of one index. */
 typedef struct encoding_task {
   const clv_cell_table *t;
-  const encoder *e;
-  const encoded_column *index; /* NULL: all columns but indexes */
+  const table_encoder *e;
+  const encoded_column *index_column; /* NULL: all columns but indexes */
   clv_dtype dtype;
   clv_shape shape;
   size_t row_bytes;
@@ -446,8 +447,8 @@ typedef struct encoding_task {
 
 /* Encodes n records from `first` on. */
 static void encode_records(const encoding_task *g, size_t first, size_t n, void *to) {
-  if (g->index) {
-    encode_indexes(g->t, g->index, first, n, to);
+  if (g->index_column) {
+    encode_indexes(g->t, g->index_column, first, n, to);
     return;
   }
   float *values = memset(to, 0, n * g->row_bytes);
@@ -469,8 +470,8 @@ static clv_code encode_in_memory(const encoding_task *g, clv_tensor **ret, clv_e
 
 /* Fails if a number is missing where the rule of its column refuses that. The reader of a table has
  * checked it, but a file of cells may have been changed. */
-static clv_code check_refused(const clv_cell_table *t, const encoder *e, size_t first, size_t n,
-                              clv_err *err) {
+static clv_code check_no_refused_missing(const clv_cell_table *t, const table_encoder *e,
+                                         size_t first, size_t n, clv_err *err) {
   for (size_t k = 0; k < e->n; k++) {
     const encoded_column *c = &e->columns[k];
     if (c->element_of_code || c->c->missing != CLV_MISSING_REFUSE) continue;
@@ -486,21 +487,21 @@ static clv_code check_refused(const clv_cell_table *t, const encoder *e, size_t 
 
 /* Encodes block by block into a file. */
 static clv_code encode_on_disk(const encoding_task *g, clv_tensor **ret, clv_err *err) {
-  CLV_AUTO(clv_spill_freep) clv_spill *s = NULL;
+  CLV_AUTO(clv_spill_file_freep) clv_spill_file *s = NULL;
   CLV_AUTO(clv_freep) char *block = NULL;
   const clv_cell_table *t = g->t;
   size_t bytes = t->block_bytes ? t->block_bytes : BLOCK_BYTES;
   size_t max_n = CLV_MAX(bytes / g->row_bytes, (size_t)1);
   CLV_TRY(clv_alloc(max_n, g->row_bytes, &block, err));
-  CLV_TRY(clv_spill_new(t->folder, &s, err));
+  CLV_TRY(clv_spill_file_new(t->folder, &s, err));
   for (size_t at = 0, n; at < t->count; at += n) {
     n = CLV_MIN(max_n, t->count - at);
-    CLV_TRY(check_refused(t, g->e, at, n, err));
+    CLV_TRY(check_no_refused_missing(t, g->e, at, n, err));
     encode_records(g, at, n, block);
-    CLV_TRY(clv_spill_add(s, block, n * g->row_bytes, err));
+    CLV_TRY(clv_spill_file_append(s, block, n * g->row_bytes, err));
     if (clv_ms_since_interrupt()) return clv_fail(err, CLV_CANCELLED, "interrupted");
   }
-  return clv_spill_map(s, g->dtype, &g->shape, ret, err);
+  return clv_spill_file_map(s, g->dtype, &g->shape, ret, err);
 }
 
 static clv_code encode_table(const encoding_task *g, clv_tensor **ret, clv_err *err) {
@@ -509,8 +510,8 @@ static clv_code encode_table(const encoding_task *g, clv_tensor **ret, clv_err *
 
 clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tensor **ret,
                           clv_err *err) {
-  CLV_AUTO(encoder_done) encoder e = {.n = 0};
-  CLV_TRY(make_encoder(t, l, &e, err));
+  CLV_AUTO(table_encoder_done) table_encoder e = {.n = 0};
+  CLV_TRY(make_table_encoder(t, l, &e, err));
   const encoding_task g = {.t = t,
                            .e = &e,
                            .dtype = CLV_F32,
@@ -522,11 +523,11 @@ clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tens
 
 clv_code clv_table_encode_index(const clv_cell_table *t, const clv_learnt *l, size_t column,
                                 clv_tensor **ret, clv_err *err) {
-  CLV_AUTO(encoder_done) encoder e = {.n = 0};
-  CLV_TRY(make_encoder(t, l, &e, err));
+  CLV_AUTO(table_encoder_done) table_encoder e = {.n = 0};
+  CLV_TRY(make_table_encoder(t, l, &e, err));
   const encoding_task g = {.t = t,
                            .e = &e,
-                           .index = &e.columns[column],
+                           .index_column = &e.columns[column],
                            .dtype = CLV_I64,
                            .shape = CLV_SHAPE((int64_t)t->count),
                            .row_bytes = sizeof(int64_t)};

@@ -17,8 +17,8 @@ enum { MIN_RECORDS = 20 /* with fewer records no column is suspicious */ };
 
 static clv_code count_numbers(const clv_cell_table *t, const clv_table_column *c,
                               const clv_subset *rows, clv_column_facts *f, clv_err *err) {
-  CLV_AUTO(clv_values_done) clv_values s = {0};
-  CLV_TRY(clv_values_sort(t, c, rows, &s, err));
+  CLV_AUTO(clv_sorted_values_done) clv_sorted_values s = {0};
+  CLV_TRY(clv_sorted_values_make(t, c, rows, &s, err));
   f->n_missing = rows->n - s.n;
   f->low = s.n ? s.v[0] : NAN;
   f->high = s.n ? s.v[s.n - 1] : NAN;
@@ -87,8 +87,8 @@ static double target_number(const clv_dataset *ds, size_t k, uint32_t record) {
 }
 
 /* Returns Pearson's correlation of a column of numbers with target k; 0: there is none. */
-static double correlate(const clv_dataset *ds, const clv_table_column *c, size_t k,
-                        const clv_subset *rows) {
+static double compute_correlation(const clv_dataset *ds, const clv_table_column *c, size_t k,
+                                  const clv_subset *rows) {
   double n = 0, x = 0, y = 0, xx = 0, yy = 0, xy = 0;
   for (size_t i = 0; i < rows->n; i++) {
     double a = c->numbers[clv_table_row(ds->table, rows->index[i])];
@@ -106,8 +106,9 @@ static double correlate(const clv_dataset *ds, const clv_table_column *c, size_t
 }
 
 /* Returns true if each value of a column of words has one class of target k alone. */
-static clv_code find_pure_words(const clv_dataset *ds, const clv_table_column *c, size_t k,
-                                const clv_subset *rows, bool *ret, clv_err *err) {
+static clv_code check_words_determine_target(const clv_dataset *ds, const clv_table_column *c,
+                                             size_t k, const clv_subset *rows, bool *ret,
+                                             clv_err *err) {
   CLV_AUTO(clv_freep) int64_t *class_of = NULL;
   *ret = false;
   if (target_column(ds, k)->has_numbers) return CLV_OK;
@@ -124,17 +125,19 @@ static clv_code find_pure_words(const clv_dataset *ds, const clv_table_column *c
 }
 
 /* Finds the target that the column says most of, if it says nearly all of one. */
-static clv_code find_told_target(const clv_dataset *ds, const clv_table_column *c,
-                                 const clv_subset *rows, clv_column_facts *f, clv_err *err) {
+static clv_code find_revealed_target(const clv_dataset *ds, const clv_table_column *c,
+                                     const clv_subset *rows, clv_column_facts *f, clv_err *err) {
   bool has_words = !c->has_numbers, has_few_values = f->n_distinct * 2 < rows->n - f->n_missing;
   for (size_t k = 0; k < count_targets(ds); k++) {
-    bool is_pure = false;
-    double correlation = has_words ? 0 : correlate(ds, c, k, rows);
-    if (has_words && has_few_values) CLV_TRY(find_pure_words(ds, c, k, rows, &is_pure, err));
+    bool determines_target = false;
+    double correlation = has_words ? 0 : compute_correlation(ds, c, k, rows);
+    if (has_words && has_few_values)
+      CLV_TRY(check_words_determine_target(ds, c, k, rows, &determines_target, err));
     if (fabs(correlation) > fabs(f->correlation)) f->correlation = correlation;
-    if (!is_pure && !(fabs(correlation) > LEAK_CORRELATION)) continue;
-    f->suspicion = CLV_COLUMN_TELLS_TARGET;
-    if (!f->told_target && ds->table->n_targets) f->told_target = target_column(ds, k)->o.name;
+    if (!determines_target && !(fabs(correlation) > LEAK_CORRELATION)) continue;
+    f->suspicion = CLV_COLUMN_REVEALS_TARGET;
+    if (!f->revealed_target && ds->table->n_targets)
+      f->revealed_target = target_column(ds, k)->o.name;
   }
   return CLV_OK;
 }
@@ -147,11 +150,11 @@ static clv_code find_suspicion(const clv_dataset *ds, const clv_table_column *c,
   if (c->o.use == CLV_COLUMN_ID && f->n_distinct < rows->n) f->suspicion = CLV_COLUMN_REPEATS_IDS;
   if (!clv_column_is_input(c->o.use) || rows->n < MIN_RECORDS) return CLV_OK;
   if (f->n_distinct <= 1 && !f->n_missing) f->suspicion = CLV_COLUMN_IS_CONSTANT;
-  bool words = !c->has_numbers;
-  if ((words || (f->has_integers && c->o.use != CLV_COLUMN_DATE)) && f->n_distinct == n_present &&
-      n_present == rows->n)
+  bool has_words = !c->has_numbers;
+  if ((has_words || (f->has_integers && c->o.use != CLV_COLUMN_DATE)) &&
+      f->n_distinct == n_present && n_present == rows->n)
     f->suspicion = CLV_COLUMN_NAMES_RECORDS;
-  return f->suspicion ? CLV_OK : find_told_target(ds, c, rows, f, err);
+  return f->suspicion ? CLV_OK : find_revealed_target(ds, c, rows, f, err);
 }
 
 size_t clv_dataset_column_count(const clv_dataset *ds) {
@@ -159,9 +162,9 @@ size_t clv_dataset_column_count(const clv_dataset *ds) {
 }
 
 /* Returns the rows that an embedding needs for the index of a column; 0: there is none. */
-static size_t find_index_rows(const clv_dataset *ds, const char *name) {
-  for (size_t k = 0; k < ds->n_named; k++) {
-    const clv_index_facts *f = &ds->named_inputs[k].index;
+static size_t count_index_rows(const clv_dataset *ds, const char *name) {
+  for (size_t k = 0; k < ds->n_named_inputs; k++) {
+    const clv_index_facts *f = &ds->named_inputs[k].index_facts;
     if (f->n_rows && strcmp(f->column, name) == 0) return f->n_rows;
   }
   return 0;
@@ -172,7 +175,7 @@ clv_code clv_dataset_column_facts(const clv_dataset *ds, const clv_subset *rows,
   const clv_table_column *c = &ds->table->columns[column];
   *ret = (clv_column_facts){.name = c->o.name, .use = c->o.use, .low = NAN, .high = NAN};
   const clv_cell_table *t = ds->table;
-  ret->n_rows = find_index_rows(ds, c->o.name);
+  ret->n_rows = count_index_rows(ds, c->o.name);
   if (c->has_numbers && c->numbers) CLV_TRY(count_numbers(t, c, rows, ret, err));
   if (!c->has_numbers && c->codes) CLV_TRY(count_words(t, c, rows, ret, err));
   if (c->o.use == CLV_COLUMN_ID) CLV_TRY(count_texts(t, t->ids, rows, ret, err));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Examines a table that no session describes yet (clv_table_find), for `init --from`: its
+ * Examines a table that no session describes yet (clv_table_guess_columns), for `init --from`: its
  * separator, its columns, and how each could be used.
  */
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "master/data/table_int.h"
 
 enum {
-  MAX_CATEGORIES = 64, /* most values of a category; a column with more words is ignored */
+  MAX_CATEGORY_VALUES = 64, /* most values of a category; a column with more words is ignored */
   /* most values of a target that is read as classes; numbers with more different values are read as
    * numbers */
   MAX_CLASSES = 20,
@@ -19,25 +19,25 @@ enum {
 
 /* Forms of dates that are tried, as strptime has them; NULL: ISO 8601. */
 static const char *const date_forms[] = {NULL, "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y"};
-enum { DATE_FORMS = CLV_COUNT(date_forms) };
+enum { N_DATE_FORMS = CLV_COUNT(date_forms) };
 
 /* Counts of a column's cells, by what they could be. */
 typedef struct column_counts {
   /* n_points, n_commas: cells that are numbers with a decimal point, or with a decimal comma */
   size_t n_present, n_points, n_commas, n_booleans;
-  size_t n_others;            /* number of cells that are lists or objects */
-  size_t n_dates[DATE_FORMS]; /* number of cells that are dates, for each form */
+  size_t n_others;              /* number of cells that are lists or objects */
+  size_t n_dates[N_DATE_FORMS]; /* number of cells that are dates, for each form */
   clv_name_table names;
   bool has_many_names; /* true: the column has more names than the table of names takes */
 } column_counts;
 
-typedef struct finder {
+typedef struct table_finder {
   const char *path;
   char separator; /* character between fields; 0: lines of JSON */
-  clv_found_table *found;
+  clv_found_table *found_table;
   column_counts *counts; /* [CLV_CSV_MAX_COLUMNS] counts of the cells of each column */
   clv_cell_source source;
-} finder;
+} table_finder;
 
 void clv_found_table_done(clv_found_table *t) {
   if (!t) return;
@@ -51,23 +51,23 @@ void clv_found_table_done(clv_found_table *t) {
 /* Returns the separator that is most often in the header, outside of quotes. */
 static char guess_separator(const char *text, size_t len) {
   static const char separators[] = ",;\t|";
-  size_t n[sizeof separators] = {0}, best = 0;
+  size_t n[sizeof separators] = {0}, most_frequent = 0;
   bool is_quoted = false;
   for (size_t i = 0; i < len && (is_quoted || text[i] != '\n'); i++) {
-    const char *found = memchr(separators, text[i], sizeof separators - 1);
+    const char *separator_at = memchr(separators, text[i], sizeof separators - 1);
     if (text[i] == '"') is_quoted = !is_quoted;
-    if (found && !is_quoted) n[found - separators]++;
+    if (separator_at && !is_quoted) n[separator_at - separators]++;
   }
   for (size_t i = 1; i < sizeof separators - 1; i++)
-    if (n[i] > n[best]) best = i;
-  return separators[best];
+    if (n[i] > n[most_frequent]) most_frequent = i;
+  return separators[most_frequent];
 }
 
-static clv_code find_separator(finder *f, clv_err *err) {
+static clv_code find_separator(table_finder *f, clv_err *err) {
   CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
   const clv_dataset_options o = {.inputs_path = f->path};
   clv_text_record r;
-  bool more, is_database;
+  bool has_more, is_database;
   CLV_TRY(clv_cells_check_file(&o, &is_database, err));
   if (is_database)
     return clv_fail(err, CLV_INVALID,
@@ -76,8 +76,8 @@ static clv_code find_separator(finder *f, clv_err *err) {
                     f->path);
   if (clv_cells_has_json_name(f->path)) return CLV_OK;
   CLV_TRY(clv_record_lines_open(f->path, ',', CLV_DATA_MAX_BYTES, &l, err));
-  CLV_TRY(clv_record_lines_next(l, &r, &more, err));
-  if (!more) return clv_fail(err, CLV_INVALID, "%s:1:1: no header: the file is empty", f->path);
+  CLV_TRY(clv_record_lines_next(l, &r, &has_more, err));
+  if (!has_more) return clv_fail(err, CLV_INVALID, "%s:1:1: no header: the file is empty", f->path);
   f->separator = guess_separator(r.text, r.len);
   return CLV_OK;
 }
@@ -85,8 +85,8 @@ static clv_code find_separator(finder *f, clv_err *err) {
 /* ---- counting the cells of a column ---------------------------------------------------------- */
 
 /* Adds the columns that the source has found since the last call. */
-static clv_code add_columns(finder *f, clv_err *err) {
-  clv_found_table *t = f->found;
+static clv_code add_columns(table_finder *f, clv_err *err) {
+  clv_found_table *t = f->found_table;
   const clv_fields *fields = &f->source.fields;
   if (!t->columns) CLV_TRY(clv_alloc(CLV_CSV_MAX_COLUMNS, sizeof *t->columns, &t->columns, err));
   if (!f->counts) CLV_TRY(clv_alloc(CLV_CSV_MAX_COLUMNS, sizeof *f->counts, &f->counts, err));
@@ -107,82 +107,83 @@ static clv_code count_cell(const clv_source_cell *cell, column_counts *c, clv_er
   clv_err reason;
   const char *text = cell->text;
   size_t len = cell->len;
-  if (cell->kind == CLV_CELL_MISSING || clv_table_is_usual_missing(text, len)) return CLV_OK;
+  if (cell->kind == CLV_CELL_MISSING || clv_table_is_usual_missing_mark(text, len)) return CLV_OK;
   c->n_present++;
   c->n_others += cell->kind == CLV_CELL_OTHER;
   c->n_points += clv_table_read_number(text, len, false, &v);
   c->n_commas += cell->kind == CLV_CELL_TEXT && clv_table_read_number(text, len, true, &v);
   c->n_booleans += clv_table_read_boolean(text, len, &v);
-  for (size_t i = 0; i < DATE_FORMS; i++)
-    c->n_dates[i] += clv_date_read(text, len, date_forms[i], &v);
+  for (size_t i = 0; i < N_DATE_FORMS; i++)
+    c->n_dates[i] += clv_date_read_days(text, len, date_forms[i], &v);
   if (c->has_many_names) return CLV_OK;
   c->names.has_texts = true;
-  clv_code code = clv_name_table_number(&c->names, text, len, &number, &reason);
+  clv_code code = clv_name_table_find_or_add(&c->names, text, len, &number, &reason);
   if (code == CLV_OK) return CLV_OK;
   if (c->names.n < CLV_MAX_CLASS_NAMES) return clv_fail(err, code, "%s", reason.text);
   c->has_many_names = true;
   return CLV_OK;
 }
 
-static clv_code count_record(finder *f, clv_err *err) {
+static clv_code count_record(table_finder *f, clv_err *err) {
   clv_source_cell cell;
-  bool more;
+  bool has_more;
   for (;;) {
-    CLV_TRY(f->source.reader->cell(&f->source, &cell, &more, err));
-    if (!more) break;
+    CLV_TRY(f->source.reader->read_cell(&f->source, &cell, &has_more, err));
+    if (!has_more) break;
     CLV_TRY(add_columns(f, err));
     CLV_TRY(count_cell(&cell, &f->counts[cell.field], err));
   }
-  f->found->n_records++;
+  f->found_table->n_records++;
   return CLV_OK;
 }
 
 /* ---- choosing the use of a column ------------------------------------------------------------ */
 
-static bool is_named(const char *name, const char *const *words, size_t n) {
+static bool is_one_of_names(const char *name, const char *const *words, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (strcasecmp(name, words[i]) == 0) return true;
   return false;
 }
 
 /* Returns true for "id", "patient_id", "PatientID" and names alike. */
-static bool is_name_of_id(const char *name) {
+static bool is_id_name(const char *name) {
   size_t n = strlen(name);
   if (n < 2 || strcasecmp(name + n - 2, "id") != 0) return false;
   return n == 2 || strchr("_- .", name[n - 3]) || name[n - 2] == 'I';
 }
 
-static bool are_numbers(const finder *f, const column_counts *c) {
-  size_t n_numbers = f->found->has_decimal_comma ? c->n_commas : c->n_points;
+static bool has_numbers_only(const table_finder *f, const column_counts *c) {
+  size_t n_numbers = f->found_table->has_decimal_comma ? c->n_commas : c->n_points;
   return c->n_present && n_numbers == c->n_present;
 }
 
-/* Returns the first form in which all cells are dates; DATE_FORMS: there is none. *ret_n: number of
- * such forms; if there are two, it is not clear which number is the month. */
+/* Returns the first form in which all cells are dates; N_DATE_FORMS: there is none. *ret_n: number
+ * of such forms; if there are two, it is not clear which number is the month. */
 static size_t find_date_form(const column_counts *c, size_t *ret_n) {
-  size_t found = DATE_FORMS;
+  size_t date_form = N_DATE_FORMS;
   *ret_n = 0;
-  for (size_t i = DATE_FORMS; i-- > 0;) {
+  for (size_t i = N_DATE_FORMS; i-- > 0;) {
     if (c->n_dates[i] != c->n_present) continue;
-    found = i;
+    date_form = i;
     ++*ret_n;
   }
-  return found;
+  return date_form;
 }
 
-static clv_column_use choose_use(const finder *f, const clv_found_column *column,
-                                 const column_counts *c, bool has_id) {
-  bool is_numeric = are_numbers(f, c),
-       are_all_different = column->n_distinct == f->found->n_records;
+static clv_column_use choose_column_use(const table_finder *f, const clv_found_column *column,
+                                        const column_counts *c, bool has_id) {
+  bool is_numeric = has_numbers_only(f, c),
+       are_all_different = column->n_distinct == f->found_table->n_records;
   size_t n_forms;
   if (!c->n_present || c->n_others || !column->name[0]) return CLV_COLUMN_IGNORED;
-  if (find_date_form(c, &n_forms) < DATE_FORMS)
+  if (find_date_form(c, &n_forms) < N_DATE_FORMS)
     return n_forms > 1 ? CLV_COLUMN_IGNORED : CLV_COLUMN_DATE;
-  if (is_name_of_id(column->name) || (are_all_different && !is_numeric))
+  if (is_id_name(column->name) || (are_all_different && !is_numeric))
     return has_id ? CLV_COLUMN_IGNORED : CLV_COLUMN_ID;
   if (c->n_booleans == c->n_present && column->n_distinct <= 2) return CLV_COLUMN_BOOLEAN;
   if (is_numeric) return CLV_COLUMN_NUMBER;
-  return column->n_distinct <= MAX_CATEGORIES && 2 * column->n_distinct <= f->found->n_records
+  return column->n_distinct <= MAX_CATEGORY_VALUES &&
+                 2 * column->n_distinct <= f->found_table->n_records
              ? CLV_COLUMN_CATEGORY
              : CLV_COLUMN_IGNORED;
 }
@@ -191,16 +192,16 @@ static clv_column_use choose_use(const finder *f, const clv_found_column *column
 static size_t choose_target(const clv_found_table *t) {
   static const char *const words[] = {"target", "label",     "class",    "outcome",
                                       "y",      "diagnosis", "response", "result"};
-  size_t last = 0;
+  size_t last_column = 0;
   for (size_t i = 0; i < t->n; i++) {
-    if (is_named(t->columns[i].name, words, CLV_COUNT(words))) return i;
-    if (t->columns[i].name[0]) last = i;
+    if (is_one_of_names(t->columns[i].name, words, CLV_COUNT(words))) return i;
+    if (t->columns[i].name[0]) last_column = i;
   }
-  return last;
+  return last_column;
 }
 
-static void choose_uses(finder *f) {
-  clv_found_table *t = f->found;
+static void choose_column_uses(table_finder *f) {
+  clv_found_table *t = f->found_table;
   size_t target = choose_target(t), n_comma_columns = 0;
   bool has_id = false;
   for (size_t i = 0; i < t->n; i++) {
@@ -213,43 +214,45 @@ static void choose_uses(finder *f) {
     clv_found_column *c = &t->columns[i];
     c->n_distinct = f->counts[i].names.n + f->counts[i].has_many_names;
     c->n_missing = t->n_records - f->counts[i].n_present;
-    c->use = i == target ? CLV_COLUMN_TARGET : choose_use(f, c, &f->counts[i], has_id);
+    c->use = i == target ? CLV_COLUMN_TARGET : choose_column_use(f, c, &f->counts[i], has_id);
     has_id = has_id || c->use == CLV_COLUMN_ID;
-    size_t n_forms, form = find_date_form(&f->counts[i], &n_forms);
-    if (c->use == CLV_COLUMN_DATE) c->format = date_forms[form];
+    size_t n_forms, date_form = find_date_form(&f->counts[i], &n_forms);
+    if (c->use == CLV_COLUMN_DATE) c->format = date_forms[date_form];
     c->has_unclear_dates = f->counts[i].n_present && n_forms > 1;
     if (i != target) continue;
-    t->n_classes = are_numbers(f, &f->counts[i]) && c->n_distinct > MAX_CLASSES ? 0 : c->n_distinct;
+    t->n_classes =
+        has_numbers_only(f, &f->counts[i]) && c->n_distinct > MAX_CLASSES ? 0 : c->n_distinct;
   }
 }
 
-static clv_code find_columns(finder *f, clv_err *err) {
-  bool more;
+static clv_code find_columns(table_finder *f, clv_err *err) {
+  bool has_more;
   CLV_TRY(find_separator(f, err));
   const clv_dataset_options o = {.inputs_path = f->path, .table.separator = f->separator};
   CLV_TRY(clv_cells_open(&o, &f->source, err));
   CLV_TRY(add_columns(f, err));
   for (;;) {
-    CLV_TRY(f->source.reader->next(&f->source, &more, err));
-    if (!more) break;
+    CLV_TRY(f->source.reader->start_next_record(&f->source, &has_more, err));
+    if (!has_more) break;
     CLV_TRY(count_record(f, err));
   }
-  if (!f->found->n_records) return clv_fail(err, CLV_INVALID, "%s: no records", f->path);
-  if (!f->found->n) return clv_fail(err, CLV_INVALID, "%s: its records have no keys", f->path);
-  choose_uses(f);
+  if (!f->found_table->n_records) return clv_fail(err, CLV_INVALID, "%s: no records", f->path);
+  if (!f->found_table->n)
+    return clv_fail(err, CLV_INVALID, "%s: its records have no keys", f->path);
+  choose_column_uses(f);
   return CLV_OK;
 }
 
-clv_code clv_table_find(const char *path, clv_found_table *ret, clv_err *err) {
-  clv_found_table found = {0};
-  finder f = {.path = path, .found = &found};
+clv_code clv_table_guess_columns(const char *path, clv_found_table *ret, clv_err *err) {
+  clv_found_table found_table = {0};
+  table_finder f = {.path = path, .found_table = &found_table};
   clv_code code = find_columns(&f, err);
-  for (size_t i = 0; f.counts && i < found.n; i++) clv_name_table_done(&f.counts[i].names);
+  for (size_t i = 0; f.counts && i < found_table.n; i++) clv_name_table_done(&f.counts[i].names);
   free(f.counts);
   clv_cells_done(&f.source);
   if (code == CLV_OK)
-    *ret = found;
+    *ret = found_table;
   else
-    clv_found_table_done(&found);
+    clv_found_table_done(&found_table);
   return code;
 }

@@ -38,13 +38,13 @@ typedef struct clv_cell_table {
   clv_table_column *weight; /* column with the weights; NULL: weights were not read */
   /* [rows] offset of each record's id in the texts; NULL: the table has no column of ids */
   size_t *ids;
-  /* [rows] offset of the path of each record's image in the texts, relative to `files_folder`;
+  /* [rows] offset of the path of each record's image in the texts, relative to `image_folder_path`;
    * NULL: no column names images */
   size_t *files;
-  char *files_folder;
-  clv_bytes id_texts; /* texts of the ids and of the paths, each with its NUL */
-  clv_bytes groups;   /* [rows] int64_t group numbers; empty: no groups */
-  size_t count, cap;  /* count: records; cap: records for which the arrays have room */
+  char *image_folder_path; /* folder of these images */
+  clv_bytes id_texts;      /* texts of the ids and of the paths, each with its NUL */
+  clv_bytes groups;        /* [rows] int64_t group numbers; empty: no groups */
+  size_t count, cap;       /* count: records; cap: records for which the arrays have room */
   /* folder for further files of a table on disk; NULL: the table is in memory. The files hold ids,
    * paths of images, id_texts and groups in place of these. */
   char *folder;
@@ -73,9 +73,9 @@ typedef struct clv_cell_files clv_cell_files;
  * cells. */
 clv_code clv_table_read_to_files(const clv_dataset_options *o, clv_cell_files *files,
                                  clv_cell_table **ret, clv_err *err) CLV_USE_RESULT;
-/* Keeps the records of `kept`, which must be ascending. */
-clv_code clv_table_keep_only(clv_cell_table *t, const clv_subset *kept,
-                             clv_err *err) CLV_USE_RESULT;
+/* Keeps the records of `kept_records`, which must be ascending. */
+clv_code clv_table_keep_records(clv_cell_table *t, const clv_subset *kept_records,
+                                clv_err *err) CLV_USE_RESULT;
 /* Returns the row of a record in the arrays of the columns. */
 static inline size_t clv_table_row(const clv_cell_table *t, size_t record) {
   return t->rows ? t->rows[record] : record;
@@ -97,7 +97,7 @@ bool clv_column_is_input(clv_column_use use);
  * False: the text is anything else, or too large for a double. */
 bool clv_table_read_number(const char *text, size_t len, bool has_decimal_comma, double *ret);
 /* Returns true for a cell that is empty or has one of the usual marks of missing values. */
-bool clv_table_is_usual_missing(const char *text, size_t len);
+bool clv_table_is_usual_missing_mark(const char *text, size_t len);
 /* Reads 0, 1, true, false, yes, no, t, f, y or n, in any case. */
 bool clv_table_read_boolean(const char *text, size_t len, double *ret);
 
@@ -106,12 +106,12 @@ bool clv_table_read_boolean(const char *text, size_t len, double *ret);
 enum { CLV_MAX_DAYS = 4000000 /* no date that is read has more days, before or after 1970 */ };
 
 /* Reads a date as days since 1970-01-01. format: as C's strptime has it; NULL: ISO 8601. */
-bool clv_date_read(const char *text, size_t len, const char *format, double *ret);
+bool clv_date_read_days(const char *text, size_t len, const char *format, double *ret);
 /* Checks the directives of a format. CLV_PRECONDITION: one is not known, or the year is missing. */
 clv_code clv_date_check_format(const char *format, clv_err *err) CLV_USE_RESULT;
 /* Returns how much of a year (CLV_DATE_MONTH: counted in months; otherwise in days) or, for
  * CLV_DATE_WEEKDAY, of a week has passed at a date: from 0 to below 1. */
-double clv_date_part_passed(double days, clv_date_part part);
+double clv_date_fraction_passed(double days, clv_date_part part);
 
 /* ---- what is learnt from the training records (table_encoder.c) ------------------------------ */
 
@@ -125,8 +125,8 @@ typedef struct clv_learnt_column {
   clv_column_scale scale;
   clv_missing_rule missing;
   bool has_indicator;
-  unsigned parts; /* CLV_COLUMN_DATE: set of 1 << clv_date_part */
-  double fill;    /* number that replaces a missing one, before scaling */
+  unsigned parts;     /* CLV_COLUMN_DATE: set of 1 << clv_date_part */
+  double fill_number; /* number that replaces a missing one, before scaling */
   /* scaling of a number v: (v - offset) / divisor; divisor 1 if all values are equal */
   double offset, divisor;
   /* [n_quantiles] quantiles of the training records, ascending; only for CLV_SCALE_QUANTILE */
@@ -135,7 +135,7 @@ typedef struct clv_learnt_column {
   char **values; /* [n_values] values of a category or an index, sorted as bytes */
   size_t n_values;
   /* index in `values` of the value that replaces a missing one; n_values: none of them */
-  size_t fill_value;
+  size_t fill_value_index;
 } clv_learnt_column;
 
 /* One of several targets. */
@@ -162,8 +162,8 @@ enum { CLV_LEARNT_MAX_COLUMNS = CLV_CSV_MAX_COLUMNS, CLV_LEARNT_MAX_VALUES = CLV
 
 /* Returns the number of elements that the column has in the input of a record; 0 for an index,
  * which is an input of its own. */
-size_t clv_learnt_column_width(const clv_learnt_column *c);
-void clv_targets_free_learnt(clv_learnt_target *targets, size_t n);
+size_t clv_learnt_column_element_count(const clv_learnt_column *c);
+void clv_learnt_targets_free(clv_learnt_target *targets, size_t n);
 /* Lists the classes of all records, and no columns. */
 clv_code clv_table_learn_classes(const clv_cell_table *t, clv_learnt **ret,
                                  clv_err *err) CLV_USE_RESULT;
@@ -176,7 +176,7 @@ clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_le
                          clv_err *err) CLV_USE_RESULT;
 /* Returns the number of different numbers that an index has: one for each value, one for all values
  * that the training records lack, and with `missing: own` one for missing values. */
-size_t clv_learnt_index_rows(const clv_learnt_column *c);
+size_t clv_learnt_index_row_count(const clv_learnt_column *c);
 /* Encodes all records. Returns inputs [count, elements] f32; NULL if all columns are indexes.
  * CLV_DATA_LOSS: the columns are not those of `l`. */
 clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tensor **ret,

@@ -11,7 +11,7 @@
 
 /* ---- classes of targets ---------------------------------------------------------------------- */
 
-static const clv_learnt_target *find_learnt(const clv_learnt *l, const char *name) {
+static const clv_learnt_target *find_learnt_target(const clv_learnt *l, const char *name) {
   for (size_t i = 0; l && i < l->n_targets; i++)
     if (strcmp(l->targets[i].name, name) == 0) return &l->targets[i];
   return NULL;
@@ -24,18 +24,18 @@ const char *clv_learnt_target_name(const clv_learnt *l, size_t target) {
 }
 
 const char *clv_learnt_class_name(const clv_learnt *l, const char *target, size_t class) {
-  const clv_learnt_target *t = find_learnt(l, target);
+  const clv_learnt_target *t = find_learnt_target(l, target);
   return t && class < t->n_classes ? t->classes[class] : NULL;
 }
 
 /* ---- labels ---------------------------------------------------------------------------------- */
 
-static clv_code fill_classes(const clv_dataset *ds, const clv_learnt *l, size_t target, float *y,
-                             clv_err *err) {
+static clv_code fill_target_classes(const clv_dataset *ds, const clv_learnt *l, size_t target,
+                                    float *y, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *classes = NULL;
   const clv_cell_table *t = ds->table;
   const clv_table_column *c = t->targets[target];
-  const clv_learnt_target *from = find_learnt(l, c->o.name);
+  const clv_learnt_target *from = find_learnt_target(l, c->o.name);
   if (!from || !from->n_classes)
     return clv_fail(err, CLV_DATA_LOSS,
                     "target '%.80s' had no classes when the run was trained: train again with "
@@ -58,13 +58,13 @@ static clv_code fill_classes(const clv_dataset *ds, const clv_learnt *l, size_t 
 /* Copies names and classes of the targets to ds->targets. */
 static clv_code copy_targets(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
   const clv_cell_table *t = ds->table;
-  clv_targets_free_learnt(ds->targets, ds->n_targets);
+  clv_learnt_targets_free(ds->targets, ds->n_targets);
   ds->targets = NULL;
   ds->n_targets = 0;
   CLV_TRY(clv_alloc(t->n_targets, sizeof *ds->targets, &ds->targets, err));
   ds->n_targets = t->n_targets;
   for (size_t i = 0; i < t->n_targets; i++) {
-    const clv_learnt_target *from = find_learnt(l, t->targets[i]->o.name);
+    const clv_learnt_target *from = find_learnt_target(l, t->targets[i]->o.name);
     clv_learnt_target *to = &ds->targets[i];
     CLV_TRY(clv_strdup(t->targets[i]->o.name, &to->name, err));
     if (!from || !from->n_classes) continue;
@@ -83,7 +83,7 @@ clv_code clv_targets_set_labels(clv_dataset *ds, const clv_learnt *l, clv_err *e
   for (size_t k = 0; k < t->n_targets; k++) {
     const clv_table_column *c = t->targets[k];
     float *values = y->data;
-    if (!c->has_numbers) CLV_TRY(fill_classes(ds, l, k, values, err));
+    if (!c->has_numbers) CLV_TRY(fill_target_classes(ds, l, k, values, err));
     for (size_t i = 0; c->has_numbers && i < ds->count; i++)
       values[i * t->n_targets + k] = (float)c->numbers[clv_table_row(t, i)];
   }

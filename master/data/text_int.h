@@ -11,11 +11,11 @@
 
 /* ---- keys of a record (key_list.c) ----------------------------------------------------------- */
 
-enum { CLV_KEY_LIST_TEXT = 200 };
+enum { CLV_KEY_LIST_TEXT_BYTES = 200 };
 
 /* Text that lists keys, for a message. Zero-initialise, add keys, then finish it. */
 typedef struct clv_key_list {
-  char text[CLV_KEY_LIST_TEXT];
+  char text[CLV_KEY_LIST_TEXT_BYTES];
   size_t len, n_unlisted; /* len: bytes of `text`; n_unlisted: number of keys that did not fit */
 } clv_key_list;
 
@@ -58,8 +58,8 @@ typedef struct clv_text_rows {
   const char *path; /* path of the file, for messages */
   clv_tokenizer *tokenizer;
   int32_t first, last, pad, mask; /* ids of special tokens; -1: there is none */
-  size_t width, max_bytes;
-  int32_t *at; /* [n, width] tokens of the rows */
+  size_t width, max_bytes;        /* tokens in each row; limit of the bytes of all rows */
+  int32_t *at;                    /* [n, width] tokens of the rows */
   size_t n, cap;
   clv_ids lengths;    /* [n] number of tokens in each row, without pads */
   bool has_labels;    /* each row has a class */
@@ -70,9 +70,9 @@ typedef struct clv_text_rows {
   clv_broken_records broken; /* skipped records */
 } clv_text_rows;
 
-/* Handles a record that failed with *why. Returns CLV_OK if the record was counted and skipped;
- * otherwise *why, because skips_broken is false or the error is a limit. */
-clv_code clv_text_rows_skip_broken(clv_text_rows *r, const clv_err *why,
+/* Handles a record that failed with *cause. Returns CLV_OK if the record was counted and skipped;
+ * otherwise *cause, because skips_broken is false or the error is a limit. */
+clv_code clv_text_rows_skip_broken(clv_text_rows *r, const clv_err *cause,
                                    clv_err *err) CLV_USE_RESULT;
 /* Fails if all records were skipped as broken. A reader that has no rows at its end calls it. */
 clv_code clv_text_rows_check_broken(const clv_text_rows *r, clv_err *err) CLV_USE_RESULT;
@@ -83,8 +83,8 @@ void clv_text_rows_done(clv_text_rows *r);
 typedef struct clv_token_info {
   int32_t count, mask; /* count: number of token ids; mask: the mask token, -1: none */
   int32_t pad_token;   /* the token that pads rows */
-  /* first: every row begins with a special token; last: every row ends with one */
-  bool first, last;
+  /* every row begins with a special token; every row ends with one */
+  bool has_first, has_last;
 } clv_token_info;
 clv_token_info clv_text_rows_token_info(const clv_text_rows *r);
 /* Returns the most tokens of a text that fit into a row, beside its first and last token. */
@@ -119,8 +119,8 @@ void clv_texts_free(clv_texts *t);
 clv_code clv_texts_open(const clv_dataset_options *o, clv_texts **ret, clv_err *err) CLV_USE_RESULT;
 /* Reads the records of a table from memory. The ending of r->path tells whether it is CSV or JSON
  * lines. o->group: column that names groups; NULL: none. */
-clv_code clv_text_table_read(clv_text_rows *r, const clv_text_options *o, const char *text,
-                             size_t len, clv_err *err) CLV_USE_RESULT;
+clv_code clv_text_rows_read_table(clv_text_rows *r, const clv_text_options *o, const char *text,
+                                  size_t len, clv_err *err) CLV_USE_RESULT;
 /* Converts the rows to tensors, and numbers their classes by name. */
 clv_code clv_texts_from_rows(clv_text_rows *r, clv_texts **ret, clv_err *err) CLV_USE_RESULT;
 

@@ -13,19 +13,19 @@
 #include "master/data/text_int.h"
 
 /* Members of a record (text, class, group), and the config keys that name their columns. */
-enum { TEXT, CLASS, GROUP, N_MEMBERS };
+enum { MEMBER_TEXT, MEMBER_CLASS, MEMBER_GROUP, N_MEMBERS };
 static const char *const member_keys[N_MEMBERS] = {"data.text.column", "data.text.label",
                                                    "data.validation.group"};
 
 /* Columns of a CSV file, by the members of a record. */
-typedef struct columns {
+typedef struct csv_columns {
   size_t n;             /* number of columns; 0: the header has not been read yet */
   size_t at[N_MEMBERS]; /* [member] index of the member's column; SIZE_MAX: the file has none */
-} columns;
+} csv_columns;
 
 /* State while a table is read. */
 typedef struct text_table {
-  columns header; /* columns of the CSV header */
+  csv_columns header; /* columns of the CSV header */
   clv_text_rows *rows;
   const clv_text_options *o;
   clv_ids ids;
@@ -41,16 +41,16 @@ static const char *member_name(const text_table *t, int member) {
 }
 
 static clv_code add_group(text_table *t, clv_err *err) {
-  int64_t group = clv_group_number(t->members[GROUP].data, t->members[GROUP].len);
+  int64_t group = clv_group_number(t->members[MEMBER_GROUP].data, t->members[MEMBER_GROUP].len);
   clv_bytes_add(&t->rows->groups, &group, sizeof group);
   return t->rows->groups.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for groups") : CLV_OK;
 }
 
-/* Adds the current record to the rows. place: "file:line" of the record, for messages. */
-static clv_code add_record(text_table *t, const char *place, clv_err *err) {
+/* Adds the current record to the rows. location: "file:line" of the record, for messages. */
+static clv_code add_record(text_table *t, const char *location, clv_err *err) {
   clv_code code = CLV_OK;
   t->ids.n = 0;
-  const clv_bytes *text = &t->members[TEXT], *label = &t->members[CLASS];
+  const clv_bytes *text = &t->members[MEMBER_TEXT], *label = &t->members[MEMBER_CLASS];
   if (t->rows->has_labels) code = clv_check_class_name(label->data, label->len, err);
   if (code == CLV_OK)
     code = clv_tokenizer_encode(t->rows->tokenizer, text->data, text->len, &t->ids, err);
@@ -58,7 +58,7 @@ static clv_code add_record(text_table *t, const char *place, clv_err *err) {
   if (code == CLV_OK && t->rows->has_labels)
     code = clv_text_rows_set_label(t->rows, label->data, label->len, err);
   if (code == CLV_OK && t->o->group) code = add_group(t, err);
-  return code == CLV_OK ? CLV_OK : clv_err_prefix(err, "%s", place);
+  return code == CLV_OK ? CLV_OK : clv_err_prefix(err, "%s", location);
 }
 
 static const char *format_file_and_line(const char *label, size_t line, char *text, size_t len) {
@@ -68,8 +68,8 @@ static const char *format_file_and_line(const char *label, size_t line, char *te
 
 /* ---- tables of CSV --------------------------------------------------------------------------- */
 
-static clv_code note_column(const text_table *t, const clv_csv *c, size_t line, const char *name,
-                            columns *ret, clv_err *err) {
+static clv_code note_header_column(const text_table *t, const clv_csv *c, size_t line,
+                                   const char *name, csv_columns *ret, clv_err *err) {
   for (int m = 0; m < N_MEMBERS; m++) {
     if (!member_name(t, m) || strcmp(member_name(t, m), name) != 0) continue;
     if (ret->at[m] != SIZE_MAX)
@@ -83,23 +83,23 @@ static clv_code note_column(const text_table *t, const clv_csv *c, size_t line, 
 static const char *list_columns(const clv_csv *header, clv_key_list *ret) {
   CLV_AUTO(clv_bytes_done) clv_bytes field = {0};
   clv_csv c = {.label = header->label, .text = header->text, .len = header->len};
-  bool last = false;
+  bool is_last = false;
   *ret = (clv_key_list){0};
-  while (!last && clv_csv_read_field(&c, &field, &last, NULL) == CLV_OK)
+  while (!is_last && clv_csv_read_field(&c, &field, &is_last, NULL) == CLV_OK)
     clv_key_list_add(ret, field.data);
   return clv_key_list_finish(ret);
 }
 
-static clv_code read_header(text_table *t, clv_csv *c, columns *ret, clv_err *err) {
-  bool last = false;
+static clv_code read_header(text_table *t, clv_csv *c, csv_columns *ret, clv_err *err) {
+  bool is_last = false;
   size_t line = c->line;
   clv_key_list present_keys;
-  *ret = (columns){.at = {SIZE_MAX, SIZE_MAX, SIZE_MAX}};
-  for (; !last; ret->n++) {
-    CLV_TRY(clv_csv_read_field(c, &t->members[TEXT], &last, err));
+  *ret = (csv_columns){.at = {SIZE_MAX, SIZE_MAX, SIZE_MAX}};
+  for (; !is_last; ret->n++) {
+    CLV_TRY(clv_csv_read_field(c, &t->members[MEMBER_TEXT], &is_last, err));
     if (ret->n == CLV_CSV_MAX_COLUMNS)
       return clv_csv_fail(c, line, 0, err, "more than %d columns", CLV_CSV_MAX_COLUMNS);
-    CLV_TRY(note_column(t, c, line, t->members[TEXT].data, ret, err));
+    CLV_TRY(note_header_column(t, c, line, t->members[MEMBER_TEXT].data, ret, err));
   }
   for (int m = 0; m < N_MEMBERS; m++) {
     if (!member_name(t, m) || ret->at[m] != SIZE_MAX) continue;
@@ -109,22 +109,23 @@ static clv_code read_header(text_table *t, clv_csv *c, columns *ret, clv_err *er
   return CLV_OK;
 }
 
-/* Returns the member that column n has; `other` if the column has none. */
-static clv_bytes *field_for_column(text_table *t, const columns *header, size_t n,
-                                   clv_bytes *other) {
+/* Returns the member that column n has; `unused_field` if the column has none. */
+static clv_bytes *find_member_for_column(text_table *t, const csv_columns *header, size_t n,
+                                         clv_bytes *unused_field) {
   for (int m = 0; m < N_MEMBERS; m++)
     if (header->at[m] == n) return &t->members[m];
-  return other;
+  return unused_field;
 }
 
-static clv_code read_fields(text_table *t, clv_csv *c, const columns *header, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes other = {0};
-  bool last = false;
+static clv_code read_fields(text_table *t, clv_csv *c, const csv_columns *header, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes unused_field = {0};
+  bool is_last = false;
   size_t n = 0, line = c->line, from = c->at;
-  for (; !last; n++) {
-    CLV_TRY(clv_csv_read_field(c, field_for_column(t, header, n, &other), &last, err));
+  for (; !is_last; n++) {
+    CLV_TRY(
+        clv_csv_read_field(c, find_member_for_column(t, header, n, &unused_field), &is_last, err));
     /* the record has more fields than the header: stop at the first of them */
-    if (n == header->n) last = true;
+    if (n == header->n) is_last = true;
   }
   if (n == header->n) return CLV_OK;
   return clv_csv_fail(c, line, from, err,
@@ -135,31 +136,32 @@ static clv_code read_fields(text_table *t, clv_csv *c, const columns *header, cl
 
 static clv_code read_csv_record(text_table *t, const clv_text_record *r, clv_err *err) {
   clv_csv c = {.label = t->rows->path, .text = r->text, .len = r->len, .line = r->lines_before};
-  char place[256];
+  char location[256];
   if (!clv_csv_has_record(&c)) return CLV_OK;
   if (!t->header.n) return read_header(t, &c, &t->header, err);
   clv_code code = read_fields(t, &c, &t->header, err);
   t->lacks_quote = c.lacks_quote;
   CLV_TRY(code);
-  return add_record(t, format_file_and_line(c.label, r->lines_before + 1, place, sizeof place),
-                    err);
+  return add_record(
+      t, format_file_and_line(c.label, r->lines_before + 1, location, sizeof location), err);
 }
 
 /* ---- lines of JSON --------------------------------------------------------------------------- */
 
 /* Reads a text, or a list of words as `cleave-master words` prints it. */
-static clv_code read_words(clv_json *j, clv_bytes *text, clv_err *err) {
+static clv_code read_text_or_words(clv_json *j, clv_bytes *text, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes word = {0};
   clv_json_kind kind;
-  bool more = true;
+  bool has_more = true;
   CLV_TRY(clv_json_peek(j, &kind, err));
   if (kind != CLV_JSON_LIST) return clv_json_read_text(j, text, err);
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
   text->len = 0;
   clv_bytes_add(text, "", 0);
   for (size_t n = 0;; n++) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
-    if (!more) return text->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for words") : CLV_OK;
+    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &has_more, err));
+    if (!has_more)
+      return text->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for words") : CLV_OK;
     CLV_TRY(clv_json_read_text(j, &word, err));
     if (n) clv_bytes_add(text, " ", 1);
     clv_bytes_add(text, word.data, word.len);
@@ -169,64 +171,66 @@ static clv_code read_words(clv_json *j, clv_bytes *text, clv_err *err) {
 static clv_code read_object(text_table *t, clv_json *j, clv_err *err) {
   const char *const names[] = {t->o->column, t->o->label, t->o->group};
   clv_key_list present_keys;
-  uint32_t seen = 0;
-  bool more = true;
+  uint32_t seen_members = 0;
+  bool has_more = true;
   int m;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
-    if (!more) break;
-    CLV_TRY(clv_json_find_key(j, names, t->o->group ? N_MEMBERS : GROUP, &seen, &m, err));
+    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &has_more, err));
+    if (!has_more) break;
+    CLV_TRY(clv_json_find_key(j, names, t->o->group ? N_MEMBERS : MEMBER_GROUP, &seen_members, &m,
+                              err));
     if (m < 0 || !member_name(t, m))
       CLV_TRY(clv_json_skip(j, err));
     else
-      CLV_TRY((m == TEXT ? read_words : clv_read_class_name)(j, &t->members[m], err));
+      CLV_TRY(
+          (m == MEMBER_TEXT ? read_text_or_words : clv_read_class_name)(j, &t->members[m], err));
   }
   CLV_TRY(clv_json_end(j, err));
   for (m = 0; m < N_MEMBERS; m++)
-    if (member_name(t, m) && !(seen & 1u << m))
+    if (member_name(t, m) && !(seen_members & 1u << m))
       return clv_json_fail(j, 0, err, "has no '%.80s', but %s: set %s", names[m],
                            clv_key_list_of_object(j, &present_keys), member_keys[m]);
   return CLV_OK;
 }
 
 static clv_code read_json_line(text_table *t, const clv_text_record *r, clv_err *err) {
-  char place[256];
-  size_t n_mark_bytes =
-      clv_bom_bytes(r->text, r->len); /* a byte order mark in the middle, after files were
+  char location[256];
+  size_t n_bom_bytes =
+      clv_bom_length(r->text, r->len); /* a byte order mark in the middle, after files were
                                                  * joined */
-  const char *text = r->text + n_mark_bytes;
-  size_t len = r->len - n_mark_bytes;
+  const char *text = r->text + n_bom_bytes;
+  size_t len = r->len - n_bom_bytes;
   /* without the line end, so that a position in an error is never behind this line */
   len -= len && text[len - 1] == '\n';
   if (strspn(text, " \t\r\n") >= len) return CLV_OK;
   clv_json j = {.label = t->rows->path, .text = text, .len = len, .lines_before = r->lines_before};
   CLV_TRY(read_object(t, &j, err));
-  return add_record(t, format_file_and_line(j.label, r->lines_before + 1, place, sizeof place),
-                    err);
+  return add_record(
+      t, format_file_and_line(j.label, r->lines_before + 1, location, sizeof location), err);
 }
 
 /* ---- reading a table ------------------------------------------------------------------------- */
 
-static bool has_suffix(const char *path, const char *ending) {
-  size_t n = strlen(path), k = strlen(ending);
+static bool has_suffix(const char *path, const char *suffix) {
+  size_t n = strlen(path), k = strlen(suffix);
   if (n > 3 && strcmp(path + n - 3, ".gz") == 0) n -= 3;
-  return n > k && strncmp(path + n - k, ending, k) == 0;
+  return n > k && strncmp(path + n - k, suffix, k) == 0;
 }
 
-static clv_code is_csv_path(const char *path, bool *ret_csv, clv_err *err) {
-  *ret_csv = has_suffix(path, ".csv");
-  if (*ret_csv || has_suffix(path, ".jsonl")) return CLV_OK;
+static clv_code check_is_csv_path(const char *path, bool *ret_is_csv, clv_err *err) {
+  *ret_is_csv = has_suffix(path, ".csv");
+  if (*ret_is_csv || has_suffix(path, ".jsonl")) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%s: texts come as .csv or .jsonl, or these with .gz", path);
 }
 
 static clv_code read_records(text_table *t, clv_record_lines *l, bool is_csv, clv_err *err) {
   clv_text_record r;
   clv_err reason;
-  bool more;
+  bool has_more;
   for (;;) {
-    CLV_TRY(clv_record_lines_next(l, &r, &more, err));
-    if (!more) break;
+    CLV_TRY(clv_record_lines_next(l, &r, &has_more, err));
+    if (!has_more) break;
     bool is_header = is_csv && !t->header.n;
     clv_code code = (is_csv ? read_csv_record : read_json_line)(t, &r, &reason);
     if (code != CLV_OK && (is_header || t->lacks_quote))
@@ -248,11 +252,11 @@ static clv_code read_table(clv_text_rows *r, const clv_text_options *o, clv_reco
   return code;
 }
 
-clv_code clv_text_table_read(clv_text_rows *r, const clv_text_options *o, const char *text,
-                             size_t len, clv_err *err) {
+clv_code clv_text_rows_read_table(clv_text_rows *r, const clv_text_options *o, const char *text,
+                                  size_t len, clv_err *err) {
   CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
   bool is_csv;
-  CLV_TRY(is_csv_path(r->path, &is_csv, err));
+  CLV_TRY(check_is_csv_path(r->path, &is_csv, err));
   CLV_TRY(clv_record_lines_open_memory(text, len, r->path, is_csv ? ',' : 0, &l, err));
   return read_table(r, o, l, is_csv, err);
 }
@@ -318,7 +322,7 @@ void clv_texts_free(clv_texts *t) {
   clv_tensor_unref(t->labels);
   clv_bytes_done(&t->names);
   clv_bytes_done(&t->groups);
-  clv_broken_done(&t->broken);
+  clv_broken_records_done(&t->broken);
   free(t->classes);
   free(t);
 }
@@ -330,7 +334,7 @@ clv_code clv_texts_open(const clv_dataset_options *o, clv_texts **ret, clv_err *
   CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
   bool is_csv;
   CLV_TRY(clv_text_rows_open(&r, o, err));
-  CLV_TRY(is_csv_path(r.path, &is_csv, err));
+  CLV_TRY(check_is_csv_path(r.path, &is_csv, err));
   CLV_TRY(clv_record_lines_open(r.path, is_csv ? ',' : 0, r.max_bytes, &l, err));
   CLV_TRY(read_table(&r, &o->text, l, is_csv, err));
   return clv_texts_from_rows(&r, ret, err);

@@ -14,20 +14,20 @@
 typedef struct job {
   clv_thread_pool_fn *run;
   void *arg;
-  /* n: the job runs the numbers 0 to n - 1; next: first number that no thread has begun; n_running:
-   * how many are running */
-  size_t n, next, n_running;
+  /* n: the job runs the numbers 0 to n - 1; next_number: first number that no thread has begun;
+   * n_running: how many are running */
+  size_t n, next_number, n_running;
   clv_code code;
   size_t failed_number;
   clv_err err;
   struct job *next_job; /* next one in the pool's list; NULL: the last one */
 } job;
 
-typedef struct member {
+typedef struct pool_thread {
   clv_thread_pool *pool;
   unsigned thread_number;
   pthread_t thread;
-} member;
+} pool_thread;
 
 struct clv_thread_pool {
   pthread_mutex_t lock; /* protects the pool and its jobs */
@@ -35,19 +35,21 @@ struct clv_thread_pool {
   job *first_job;
   bool is_stopping;
   unsigned n_started; /* number of threads that were started */
-  member *members;
+  pool_thread *pool_threads;
 };
 
 /* Records the result of number i of a job. It keeps the failure with the smallest number. Numbers
  * begin in order, so every smaller one has begun and will report its own result. */
-static void record_result(job *j, size_t i, clv_code code, const clv_err *err) {
+static void store_result(job *j, size_t i, clv_code code, const clv_err *err) {
   if (code == CLV_OK || (j->code != CLV_OK && j->failed_number < i)) return;
   j->code = code;
   j->failed_number = i;
   j->err = *err;
 }
 
-static bool is_exhausted(const job *j) { return j->next == j->n || j->code != CLV_OK; }
+static bool has_no_more_numbers(const job *j) {
+  return j->next_number == j->n || j->code != CLV_OK;
+}
 
 static void remove_job(clv_thread_pool *p, const job *j) {
   for (job **at = &p->first_job; *at; at = &(*at)->next_job)
@@ -59,20 +61,20 @@ static void remove_job(clv_thread_pool *p, const job *j) {
 
 static void run_one_number(clv_thread_pool *p, job *j, unsigned thread) {
   clv_err err;
-  size_t i = j->next++;
+  size_t i = j->next_number++;
   j->n_running++;
-  if (is_exhausted(j)) remove_job(p, j);
+  if (has_no_more_numbers(j)) remove_job(p, j);
   pthread_mutex_unlock(&p->lock);
   clv_code code = j->run(j->arg, i, thread, &err);
   pthread_mutex_lock(&p->lock);
-  record_result(j, i, code, &err);
-  if (is_exhausted(j)) remove_job(p, j);
+  store_result(j, i, code, &err);
+  if (has_no_more_numbers(j)) remove_job(p, j);
   j->n_running--;
-  if (is_exhausted(j) && !j->n_running) pthread_cond_broadcast(&p->job_done);
+  if (has_no_more_numbers(j) && !j->n_running) pthread_cond_broadcast(&p->job_done);
 }
 
 static void *run_jobs(void *arg) {
-  member *m = arg;
+  pool_thread *m = arg;
   clv_thread_pool *p = m->pool;
   pthread_mutex_lock(&p->lock);
   while (!p->is_stopping) {
@@ -86,14 +88,14 @@ static void *run_jobs(void *arg) {
 }
 
 /* Starts the threads with all signals blocked, so that other threads handle signals. */
-static clv_code start_threads(clv_thread_pool *p, unsigned threads, clv_err *err) {
+static clv_code start_threads(clv_thread_pool *p, unsigned n_threads, clv_err *err) {
   sigset_t all_signals, signals_before;
   int thread_error = 0;
   sigfillset(&all_signals);
   pthread_sigmask(SIG_SETMASK, &all_signals, &signals_before);
-  while (p->n_started < threads && !thread_error) {
-    member *m = &p->members[p->n_started];
-    *m = (member){.pool = p, .thread_number = p->n_started};
+  while (p->n_started < n_threads && !thread_error) {
+    pool_thread *m = &p->pool_threads[p->n_started];
+    *m = (pool_thread){.pool = p, .thread_number = p->n_started};
     thread_error = pthread_create(&m->thread, NULL, run_jobs, m);
     if (!thread_error) p->n_started++;
   }
@@ -102,14 +104,14 @@ static clv_code start_threads(clv_thread_pool *p, unsigned threads, clv_err *err
                       : CLV_OK;
 }
 
-clv_code clv_thread_pool_new(unsigned threads, clv_thread_pool **ret, clv_err *err) {
+clv_code clv_thread_pool_new(unsigned n_threads, clv_thread_pool **ret, clv_err *err) {
   clv_thread_pool *p;
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
   pthread_mutex_init(&p->lock, NULL);
   pthread_cond_init(&p->job_added, NULL);
   pthread_cond_init(&p->job_done, NULL);
-  clv_code code = clv_alloc(threads, sizeof *p->members, &p->members, err);
-  if (code == CLV_OK) code = start_threads(p, threads, err);
+  clv_code code = clv_alloc(n_threads, sizeof *p->pool_threads, &p->pool_threads, err);
+  if (code == CLV_OK) code = start_threads(p, n_threads, err);
   if (code == CLV_OK)
     *ret = p;
   else
@@ -123,11 +125,11 @@ void clv_thread_pool_free(clv_thread_pool *p) {
   p->is_stopping = true;
   pthread_cond_broadcast(&p->job_added);
   pthread_mutex_unlock(&p->lock);
-  for (unsigned i = 0; i < p->n_started; i++) pthread_join(p->members[i].thread, NULL);
+  for (unsigned i = 0; i < p->n_started; i++) pthread_join(p->pool_threads[i].thread, NULL);
   pthread_cond_destroy(&p->job_added);
   pthread_cond_destroy(&p->job_done);
   pthread_mutex_destroy(&p->lock);
-  free(p->members);
+  free(p->pool_threads);
   free(p);
 }
 
@@ -140,7 +142,7 @@ clv_code clv_thread_pool_run(clv_thread_pool *p, size_t n, clv_thread_pool_fn *f
   while (*last) last = &(*last)->next_job;
   *last = &j;
   pthread_cond_broadcast(&p->job_added);
-  while (!is_exhausted(&j) || j.n_running) pthread_cond_wait(&p->job_done, &p->lock);
+  while (!has_no_more_numbers(&j) || j.n_running) pthread_cond_wait(&p->job_done, &p->lock);
   pthread_mutex_unlock(&p->lock);
   if (j.code != CLV_OK && err) *err = j.err;
   return j.code;

@@ -10,22 +10,22 @@
 
 enum { MAX_NAME_BYTES = 255 }; /* most bytes of a class name, as of a folder name */
 
-/* Finds a special token: by `name`, or else by `usual_name`, its usual name in a vocab.txt. If both
- * are NULL, *ret stays as it is: the token of a tokenizer.json. */
+/* Finds a special token: by `name`, or else by `default_name`, its usual name in a vocab.txt. If
+ * both are NULL, *ret stays as it is: the token of a tokenizer.json. */
 static clv_code find_special_token(const clv_text_rows *r, const char *key, const char *name,
-                                   const char *usual_name, int32_t *ret, clv_err *err) {
-  if (!name && !usual_name) return CLV_OK;
-  *ret = clv_tokenizer_token_id(r->tokenizer, name ? name : usual_name);
+                                   const char *default_name, int32_t *ret, clv_err *err) {
+  if (!name && !default_name) return CLV_OK;
+  *ret = clv_tokenizer_token_id(r->tokenizer, name ? name : default_name);
   if (*ret >= 0) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "data.tokenizer.%s: %s has no token '%.80s': name one that it has", key, r->path,
-                  name ? name : usual_name);
+                  name ? name : default_name);
 }
 
 static clv_code find_special_tokens(clv_text_rows *r, const clv_text_options *o, clv_err *err) {
   size_t n = strlen(o->tokenizer);
   bool is_vocab_txt = n < 5 || strcmp(o->tokenizer + n - 5, ".json") != 0;
-  clv_tokenizer_ends ends = clv_tokenizer_ends_of(r->tokenizer);
+  clv_tokenizer_end_settings ends = clv_tokenizer_get_end_settings(r->tokenizer);
   r->first = r->last = r->mask = -1;
   r->pad = ends.pad_id;
   if (!o->omits_end_tokens) {
@@ -83,7 +83,7 @@ void clv_text_rows_done(clv_text_rows *r) {
   clv_bytes_done(&r->labels);
   clv_bytes_done(&r->groups);
   clv_ids_done(&r->lengths);
-  clv_broken_done(&r->broken);
+  clv_broken_records_done(&r->broken);
   *r = (clv_text_rows){0};
 }
 
@@ -91,8 +91,8 @@ clv_token_info clv_text_rows_token_info(const clv_text_rows *r) {
   return (clv_token_info){.count = clv_tokenizer_vocab_size(r->tokenizer),
                           .mask = r->mask,
                           .pad_token = r->pad,
-                          .first = r->first >= 0,
-                          .last = r->last >= 0};
+                          .has_first = r->first >= 0,
+                          .has_last = r->last >= 0};
 }
 
 size_t clv_text_rows_capacity(const clv_text_rows *r) {
@@ -102,13 +102,13 @@ size_t clv_text_rows_capacity(const clv_text_rows *r) {
 
 static clv_code grow_rows(clv_text_rows *r, clv_err *err) {
   size_t new_cap = r->cap ? 2 * r->cap : 64, bytes, row_bytes = r->width * sizeof *r->at;
-  void *grown = NULL;
+  void *new_tokens = NULL;
   if (r->n >= UINT32_MAX || r->n * row_bytes >= r->max_bytes)
     return clv_fail(err, CLV_EXHAUSTED, "%s: more than %zu records of %zu tokens", r->path, r->n,
                     r->width);
-  if (clv_mul_size(new_cap, row_bytes, &bytes)) grown = realloc(r->at, bytes);
-  if (!grown) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu rows of tokens", new_cap);
-  r->at = grown;
+  if (clv_mul_size(new_cap, row_bytes, &bytes)) new_tokens = realloc(r->at, bytes);
+  if (!new_tokens) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu rows of tokens", new_cap);
+  r->at = new_tokens;
   r->cap = new_cap;
   return CLV_OK;
 }

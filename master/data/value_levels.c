@@ -7,19 +7,20 @@
 
 #include "master/data/dataset_int.h"
 
-enum { N_COUNTED = 65536 /* integers from 0 to N_COUNTED - 1 are counted */ };
+enum { N_COUNTED_INTEGERS = 65536 /* integers from 0 to N_COUNTED_INTEGERS - 1 are counted */ };
 
 typedef struct value_counter {
   clv_value_levels *levels;
-  uint64_t seen_values[N_COUNTED / 64]; /* one bit for each integer: it has occurred */
-  bool has_uncounted; /* a value occurred that is no integer from 0 to N_COUNTED - 1 */
+  uint64_t seen_values[N_COUNTED_INTEGERS / 64]; /* one bit for each integer: it has occurred */
+  /* a value occurred that is no integer from 0 to N_COUNTED_INTEGERS - 1 */
+  bool has_uncounted_value;
 } value_counter;
 
 static void count_value(value_counter *c, double v) {
   c->levels->low = CLV_MIN(c->levels->low, v);
   c->levels->high = CLV_MAX(c->levels->high, v);
-  if (!(v >= 0 && v < N_COUNTED && v == (double)(uint32_t)v)) {
-    c->has_uncounted = true;
+  if (!(v >= 0 && v < N_COUNTED_INTEGERS && v == (double)(uint32_t)v)) {
+    c->has_uncounted_value = true;
     return;
   }
   c->seen_values[(uint32_t)v / 64] |= (uint64_t)1 << (uint32_t)v % 64;
@@ -35,7 +36,7 @@ static void count_pixel_values(value_counter *c, const clv_pixels *p) {
 
 static void count_values(value_counter *c, const clv_dataset *ds, size_t record) {
   const clv_tensor *t = ds->inputs;
-  for (size_t i = record * ds->record_elements; i < (record + 1) * ds->record_elements; i++)
+  for (size_t i = record * ds->elements_per_record; i < (record + 1) * ds->elements_per_record; i++)
     count_value(c, clv_tensor_element_as_double(t, i));
 }
 
@@ -47,11 +48,11 @@ static clv_code count_record(value_counter *c, const clv_dataset *ds, size_t rec
   return CLV_OK;
 }
 
-static void finish_levels(value_counter *c, bool images) {
+static void finish_levels(value_counter *c, bool are_images) {
   clv_value_levels *f = c->levels;
-  for (size_t i = 0; !c->has_uncounted && i < CLV_COUNT(c->seen_values); i++)
+  for (size_t i = 0; !c->has_uncounted_value && i < CLV_COUNT(c->seen_values); i++)
     f->n_levels += (size_t)__builtin_popcountll(c->seen_values[i]);
-  if (!images || f->image_bits == 16) return;
+  if (!are_images || f->image_bits == 16) return;
   f->image_bits = 8;
   f->low /= 257;
   f->high /= 257;
@@ -66,7 +67,7 @@ clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t max_records, clv
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->levels = ret;
   for (size_t i = 0; i < n; i++)
-    if (count_record(c, ds, i * ds->count / n) == CLV_OK) ret->records++;
+    if (count_record(c, ds, i * ds->count / n) == CLV_OK) ret->n_records++;
   finish_levels(c, ds->images != NULL);
   return CLV_OK;
 }

@@ -16,13 +16,13 @@ void clv_document_builder_done(clv_document_builder *g) {
 }
 
 /* Returns a coordinate as in LayoutLM: the integer part of 1000 * at / extent. */
-static uint16_t to_thousandth(double at, double extent) {
-  double share = extent > 0 ? CLV_BOX_MAX * (at / extent) : 0;
-  if (!(share > 0)) return 0; /* returns 0 for a NaN, too */
-  return share < CLV_BOX_MAX ? (uint16_t)share : CLV_BOX_MAX;
+static uint16_t to_thousandths(double coordinate, double page_extent) {
+  double thousandths = page_extent > 0 ? CLV_MAX_BOX_COORDINATE * (coordinate / page_extent) : 0;
+  if (!(thousandths > 0)) return 0; /* returns 0 for a NaN, too */
+  return thousandths < CLV_MAX_BOX_COORDINATE ? (uint16_t)thousandths : CLV_MAX_BOX_COORDINATE;
 }
 
-static clv_code make_room(clv_document_builder *g, clv_err *err) {
+static clv_code reserve_word(clv_document_builder *g, clv_err *err) {
   if (g->n_words == CLV_MAX_WORDS)
     return clv_fail(err, CLV_EXHAUSTED, "more than %d words", CLV_MAX_WORDS);
   if (g->n_words < g->cap) return CLV_OK;
@@ -37,15 +37,15 @@ static clv_code make_room(clv_document_builder *g, clv_err *err) {
 clv_code clv_document_builder_add(clv_document_builder *g, const clv_bytes *text,
                                   const double box[4], const double page_size[2], clv_err *err) {
   if (!text->len || text->failed) return CLV_OK;
-  CLV_TRY(make_room(g, err));
-  struct clv_built_word *w = &g->words[g->n_words++];
-  *w = (struct clv_built_word){.offset = g->text.len, .page = g->n_pages - 1};
-  for (int i = 0; i < 4; i++) w->box[i] = to_thousandth(box[i], page_size[i % 2]);
+  CLV_TRY(reserve_word(g, err));
+  struct clv_builder_word *w = &g->words[g->n_words++];
+  *w = (struct clv_builder_word){.offset = g->text.len, .page = g->n_pages - 1};
+  for (int i = 0; i < 4; i++) w->box[i] = to_thousandths(box[i], page_size[i % 2]);
   for (int i = 0; i < 2; i++)
     if (w->box[i] > w->box[i + 2]) {
-      uint16_t low = w->box[i + 2];
+      uint16_t lower_bound = w->box[i + 2];
       w->box[i + 2] = w->box[i];
-      w->box[i] = low;
+      w->box[i] = lower_bound;
     }
   clv_bytes_add(&g->text, text->data, text->len);
   clv_bytes_add(&g->text, "", 1);
@@ -64,7 +64,7 @@ static clv_code move_to_document(clv_document_builder *g, clv_document *d, clv_e
   CLV_TRY(clv_alloc(g->n_pages, sizeof *d->pages, &d->pages, err));
   k->text = clv_steal(&g->text.data);
   for (size_t i = 0; i < g->n_words; i++) {
-    const struct clv_built_word *w = &g->words[i];
+    const struct clv_builder_word *w = &g->words[i];
     clv_page *page = &d->pages[w->page];
     k->words[i] = (clv_page_word){k->text + w->offset, w->box[0], w->box[1], w->box[2], w->box[3]};
     if (!page->n++) page->words = &k->words[i];

@@ -20,15 +20,23 @@ extern "C" {
 #endif
 
 /* Default limits of a child process. */
-enum { CLV_CHILD_SECONDS = 60, CLV_CHILD_MEMORY = 1 << 30, CLV_CHILD_OUTPUT = 64 << 20 };
+enum {
+  CLV_CHILD_DEFAULT_SECONDS = 60,
+  CLV_CHILD_DEFAULT_MEMORY_BYTES = 1 << 30,
+  CLV_CHILD_DEFAULT_OUTPUT_BYTES = 64 << 20
+};
 
 typedef struct clv_child_limits {
-  uint32_t seconds;          /* limit of processor time and of wall time; 0: CLV_CHILD_SECONDS */
-  uint64_t max_memory_bytes; /* limit of the child's memory; 0: CLV_CHILD_MEMORY */
-  uint64_t max_output_bytes; /* limit of the child's output; 0: CLV_CHILD_OUTPUT */
+  uint32_t seconds; /* limit of processor time and of wall time; 0: CLV_CHILD_DEFAULT_SECONDS */
+  uint64_t max_memory_bytes; /* limit of the child's memory; 0: CLV_CHILD_DEFAULT_MEMORY_BYTES */
+  uint64_t max_output_bytes; /* limit of the child's output; 0: CLV_CHILD_DEFAULT_OUTPUT_BYTES */
 } clv_child_limits;
 
-enum { CLV_BOX_MAX = 1000, CLV_MAX_PAGES = 10000, CLV_MAX_WORDS = 1 << 20 /* most per file */ };
+enum {
+  CLV_MAX_BOX_COORDINATE = 1000,
+  CLV_MAX_PAGES = 10000,
+  CLV_MAX_WORDS = 1 << 20 /* most per file */
+};
 
 /* A word and its box as in LayoutLM: thousandths of the page's width and height, from the upper
  * left corner. */
@@ -62,12 +70,12 @@ clv_code clv_document_read(const char *path, const clv_child_limits *limits, clv
 typedef struct clv_found_file {
   const char *path, *name; /* path of the file; name: path relative to the folder of the walk */
   /* length of the first folder's name in `name`; 0: the file is in no sub-folder */
-  size_t class_bytes;
+  size_t class_name_len;
 } clv_found_file;
 typedef clv_code clv_file_fn(void *user, const clv_found_file *file, clv_err *err);
-/* Calls each() for every file below a folder, sorted by name, or for `path` itself if it is a file.
- * Skips files and folders whose names begin with a dot. Stops at the first error. */
-clv_code clv_documents_walk(const char *path, clv_file_fn *each, void *user,
+/* Calls visit_file() for every file below a folder, sorted by name, or for `path` itself if it is a
+ * file. Skips files and folders whose names begin with a dot. Stops at the first error. */
+clv_code clv_documents_walk(const char *path, clv_file_fn *visit_file, void *user,
                             clv_err *err) CLV_USE_RESULT;
 
 /* Parses the output of `pdfinfo -f 1 -l N`. ret[i] is 1 if page i is rotated by 90 or 270 degrees,
@@ -97,7 +105,7 @@ typedef struct clv_window_options {
   size_t width, stride;
   /* ids of the special token before a window's tokens, of the one after them, and of the pad; -1:
    * none */
-  int32_t first, last, pad;
+  int32_t first_id, last_id, pad_id;
 } clv_window_options;
 
 /* The windows of tokens into which a page was cut. */

@@ -15,7 +15,7 @@
 
 typedef struct clv_child_process {
   const char *const *args; /* name of the program in /usr/bin or /bin, its arguments, NULL */
-  int file;                /* descriptor of the file, which the child reads as CLV_CHILD_FILE */
+  int file_fd;             /* descriptor of the file, which the child reads as CLV_CHILD_FILE */
   const char *label;       /* name of the file, for messages */
   const clv_child_limits *limits;
 } clv_child_process;
@@ -29,7 +29,7 @@ clv_code clv_child_process_run(const clv_child_process *c, clv_bytes *ret, bool 
 
 typedef struct clv_document_builder {
   clv_bytes text; /* texts of all words, each with a NUL at its end */
-  struct clv_built_word {
+  struct clv_builder_word {
     size_t offset, page;
     uint16_t box[4];
   } * words;

@@ -15,7 +15,7 @@ enum {
   TOP_COLUMN,
   WIDTH_COLUMN,
   HEIGHT_COLUMN,
-  TEXT = 11,
+  TEXT_COLUMN = 11,
   PAGE_LEVEL = 1,
   WORD_LEVEL = 5
 };
@@ -70,23 +70,23 @@ static clv_code read_row(clv_document_builder *g, const tsv_row *c, double page_
   }
   if (level != WORD_LEVEL) return CLV_OK;
   *ret_is_valid = g->n_pages > 0;
-  copy_clean_text(c->at[TEXT], c->len[TEXT], text);
+  copy_clean_text(c->at[TEXT_COLUMN], c->len[TEXT_COLUMN], text);
   const double box[] = {numbers[0], numbers[1], numbers[0] + numbers[2], numbers[1] + numbers[3]};
   return *ret_is_valid ? clv_document_builder_add(g, text, box, page_size, err) : CLV_OK;
 }
 
 static clv_code read_rows(clv_document_builder *g, const char *text, size_t len, const char *label,
-                          clv_bytes *word, clv_err *err) {
+                          clv_bytes *word_text, clv_err *err) {
   double page_size[2] = {0};
   size_t line = 1;
   for (size_t at = 0, n; at < len; at += n + 1, line++) {
-    const char *stop = memchr(text + at, '\n', len - at);
+    const char *line_end = memchr(text + at, '\n', len - at);
     tsv_row c;
     bool is_valid = true;
-    n = stop ? (size_t)(stop - text) - at : len - at;
+    n = line_end ? (size_t)(line_end - text) - at : len - at;
     if (line == 1 || !n) continue; /* the first line is the header */
     is_valid = split_row(text + at, n, &c) && g->n_pages <= CLV_MAX_PAGES;
-    clv_code code = is_valid ? read_row(g, &c, page_size, word, &is_valid, err) : CLV_OK;
+    clv_code code = is_valid ? read_row(g, &c, page_size, word_text, &is_valid, err) : CLV_OK;
     if (code != CLV_OK) return clv_err_prefix(err, "%.200s", label);
     if (!is_valid)
       return clv_fail(err, CLV_DATA_LOSS, "%.200s: line %zu of what tesseract prints is no row",

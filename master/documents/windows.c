@@ -9,17 +9,17 @@
 
 /* The tokens of a page, and the word that each belongs to. */
 typedef struct page_tokens {
-  clv_ids ids, words;
+  clv_ids ids, word_indices;
   size_t n_words_without_tokens;
 } page_tokens;
 
-static clv_code cut_words(const clv_page *page, const clv_tokenizer *t, page_tokens *p,
-                          clv_err *err) {
+static clv_code tokenize_words(const clv_page *page, const clv_tokenizer *t, page_tokens *p,
+                               clv_err *err) {
   for (size_t i = 0; i < page->n; i++) {
     const char *text = page->words[i].text;
     CLV_TRY(clv_tokenizer_encode(t, text, strlen(text), &p->ids, err));
-    p->n_words_without_tokens += p->words.n == p->ids.n;
-    while (p->words.n < p->ids.n) CLV_TRY(clv_ids_add(&p->words, (int32_t)i, err));
+    p->n_words_without_tokens += p->word_indices.n == p->ids.n;
+    while (p->word_indices.n < p->ids.n) CLV_TRY(clv_ids_add(&p->word_indices, (int32_t)i, err));
   }
   return CLV_OK;
 }
@@ -45,10 +45,10 @@ static void put_token(clv_windows *w, size_t at, int32_t id, int32_t word, int32
 /* Puts token i of the page at position `at`. labels NULL: another window labels this token. */
 static void put_page_token(clv_windows *w, size_t at, const clv_page *page, const int32_t *labels,
                            const page_tokens *p, size_t i) {
-  int32_t word = p->words.at[i];
+  int32_t word = p->word_indices.at[i];
   const clv_page_word *page_word = &page->words[word];
   const int32_t box[] = {page_word->x0, page_word->y0, page_word->x1, page_word->y1};
-  bool is_first = i == 0 || p->words.at[i - 1] != word;
+  bool is_first = i == 0 || p->word_indices.at[i - 1] != word;
   put_token(w, at, p->ids.at[i], word, labels && is_first ? labels[word] : CLV_LABEL_IGNORED, box);
 }
 
@@ -64,31 +64,32 @@ static token_range get_labelled_range(size_t row, size_t n_rows, size_t step, si
 
 static void fill_row(clv_windows *w, size_t row, const clv_page *page, const int32_t *labels,
                      const page_tokens *p, const clv_window_options *o, size_t from, size_t n,
-                     token_range labelled) {
-  static const int32_t zero_box[4],
-      full_box[] = {CLV_BOX_MAX, CLV_BOX_MAX, CLV_BOX_MAX, CLV_BOX_MAX};
+                     token_range labelled_range) {
+  static const int32_t zero_box[4], full_box[] = {CLV_MAX_BOX_COORDINATE, CLV_MAX_BOX_COORDINATE,
+                                                  CLV_MAX_BOX_COORDINATE, CLV_MAX_BOX_COORDINATE};
   size_t at = row * o->width, end = at + o->width;
-  if (o->first >= 0) put_token(w, at++, o->first, -1, CLV_LABEL_IGNORED, zero_box);
+  if (o->first_id >= 0) put_token(w, at++, o->first_id, -1, CLV_LABEL_IGNORED, zero_box);
   for (size_t i = from; i < from + n; i++)
-    put_page_token(w, at++, page, i >= labelled.from && i < labelled.to ? labels : NULL, p, i);
-  if (o->last >= 0) put_token(w, at++, o->last, -1, CLV_LABEL_IGNORED, full_box);
+    put_page_token(w, at++, page, i >= labelled_range.from && i < labelled_range.to ? labels : NULL,
+                   p, i);
+  if (o->last_id >= 0) put_token(w, at++, o->last_id, -1, CLV_LABEL_IGNORED, full_box);
   w->lengths[row] = (int32_t)(at - row * o->width);
-  while (at < end) put_token(w, at++, o->pad, -1, CLV_LABEL_IGNORED, zero_box);
+  while (at < end) put_token(w, at++, o->pad_id, -1, CLV_LABEL_IGNORED, zero_box);
 }
 
 static clv_code make_rows(const clv_page *page, const int32_t *labels, const page_tokens *p,
                           const clv_window_options *o, size_t max_row_tokens, clv_windows *w,
                           clv_err *err) {
-  size_t step = max_row_tokens - o->stride, n_places, n_tokens = p->ids.n;
+  size_t step = max_row_tokens - o->stride, n_elements, n_tokens = p->ids.n;
   w->n = n_tokens > max_row_tokens ? 1 + (n_tokens - max_row_tokens + step - 1) / step : 1;
   w->width = o->width;
   w->n_words_without_tokens = p->n_words_without_tokens;
-  if (!clv_mul_size(w->n, o->width, &n_places))
+  if (!clv_mul_size(w->n, o->width, &n_elements))
     return clv_fail(err, CLV_EXHAUSTED, "too many windows of a page");
-  CLV_TRY(clv_alloc(n_places, sizeof(int32_t), &w->ids, err));
-  CLV_TRY(clv_alloc(n_places, sizeof(int32_t), &w->words, err));
-  CLV_TRY(clv_alloc(n_places, sizeof(int32_t), &w->labels, err));
-  CLV_TRY(clv_alloc(n_places, 4 * sizeof(int32_t), &w->boxes, err));
+  CLV_TRY(clv_alloc(n_elements, sizeof(int32_t), &w->ids, err));
+  CLV_TRY(clv_alloc(n_elements, sizeof(int32_t), &w->words, err));
+  CLV_TRY(clv_alloc(n_elements, sizeof(int32_t), &w->labels, err));
+  CLV_TRY(clv_alloc(n_elements, 4 * sizeof(int32_t), &w->boxes, err));
   CLV_TRY(clv_alloc(w->n, sizeof(int32_t), &w->lengths, err));
   for (size_t i = 0; i < w->n; i++)
     fill_row(w, i, page, labels, p, o, i * step, CLV_MIN(max_row_tokens, n_tokens - i * step),
@@ -98,7 +99,7 @@ static clv_code make_rows(const clv_page *page, const int32_t *labels, const pag
 
 clv_code clv_windows_make(const clv_page *page, const int32_t *labels, const clv_tokenizer *t,
                           const clv_window_options *o, clv_windows *ret, clv_err *err) {
-  size_t n_end_tokens = (size_t)(o->first >= 0) + (size_t)(o->last >= 0);
+  size_t n_end_tokens = (size_t)(o->first_id >= 0) + (size_t)(o->last_id >= 0);
   size_t max_row_tokens = o->width > n_end_tokens ? o->width - n_end_tokens : 0;
   page_tokens p = {0};
   clv_windows w = {0};
@@ -107,7 +108,7 @@ clv_code clv_windows_make(const clv_page *page, const int32_t *labels, const clv
                     "windows of %zu tokens hold %zu tokens of a page, and the stride is %zu: it "
                     "must be below %zu",
                     o->width, max_row_tokens, o->stride, max_row_tokens);
-  clv_code code = cut_words(page, t, &p, err);
+  clv_code code = tokenize_words(page, t, &p, err);
   if (code == CLV_OK) code = make_rows(page, labels, &p, o, max_row_tokens, &w, err);
   if (code == CLV_OK) {
     *ret = w;
@@ -115,6 +116,6 @@ clv_code clv_windows_make(const clv_page *page, const int32_t *labels, const clv
   }
   clv_windows_done(&w);
   clv_ids_done(&p.ids);
-  clv_ids_done(&p.words);
+  clv_ids_done(&p.word_indices);
   return code;
 }

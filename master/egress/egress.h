@@ -35,7 +35,7 @@
   "master" /* the master's name in the field `from` of a line; a worker has its own name there */
 
 enum {
-  CLV_EGRESS_VERSION = 1,
+  CLV_EGRESS_RECORD_VERSION = 1,
   CLV_EGRESS_MAX_NAME = 128,  /* most bytes of a name, without NUL */
   CLV_EGRESS_MAX_TEXT = 256,  /* bytes of a path or an identity, without NUL */
   CLV_EGRESS_MAX_LINE = 8192, /* bytes of a line, without its newline */
@@ -119,10 +119,10 @@ typedef struct clv_egress_line {
       clv_egress_key key;
       uint64_t bytes;      /* most bytes that may leave under the allowance */
       char expires_at[32]; /* time at which the record takes back unused bytes at the latest */
-    } allow;
+    } allowance;
     struct {
-      uint64_t id, tensors, bytes;
-    } settle;
+      uint64_t id, n_tensors, bytes;
+    } settlement;
     struct {
       char from[CLV_EGRESS_MAX_NAME + 1], to[CLV_EGRESS_MAX_NAME + 1];
       uint64_t bytes; /* bytes of all messages that the sending worker sent to the receiving one */
@@ -130,16 +130,16 @@ typedef struct clv_egress_line {
     } hop;
     struct {
       /* number of records on which the look, the measurement of what sent tensors show, has run */
-      uint64_t records;
+      uint64_t n_records;
       /* result of each attack of the look: share that it could read ("0.82"), "not applicable" or
        * "not looked at". Records of releases before 0.9 have no features and groups; then these are
        * "" */
       char pixels[16], tokens[16], labels[16], features[16], groups[16];
     } look;
     struct {
-      uint64_t code;           /* exit code of the command */
-      uint64_t tensors, bytes; /* tensors and bytes that left the master in this attempt */
-    } end;
+      uint64_t code;             /* exit code of the command */
+      uint64_t n_tensors, bytes; /* tensors and bytes that left the master in this attempt */
+    } attempt_end;
   };
 } clv_egress_line;
 
@@ -206,7 +206,7 @@ typedef struct clv_egress_attempt {
   clv_egress_line end;      /* END line of the attempt */
   uint64_t bytes;           /* bytes that left the master: settled plus unsettled_bytes */
   uint64_t unsettled_bytes; /* bytes of allowances without a SETTLE, counted in full */
-  uint64_t tensors;         /* number of tensors sent under the settled allowances */
+  uint64_t n_tensors;       /* number of tensors sent under the settled allowances */
   /* number of the last allowance; number of allowances without a SETTLE */
   uint64_t last_id, n_open_allowances;
 } clv_egress_attempt;
@@ -215,7 +215,7 @@ typedef struct clv_egress_attempt {
 typedef struct clv_egress_row_sum {
   size_t attempt; /* index in `attempts` of the summary */
   clv_egress_key key;
-  uint64_t tensors, settled_bytes; /* tensors and bytes that left under settled allowances */
+  uint64_t n_tensors, settled_bytes; /* tensors and bytes that left under settled allowances */
   /* bytes of allowances without a SETTLE; some of these bytes may have been sent, too */
   uint64_t unsettled_bytes;
   char first[32], last[32]; /* times of the first allowance and of the last line of the row */
@@ -282,16 +282,16 @@ typedef enum clv_finding {
 /* A set of findings, as bits. Of two sets the set whose worst finding is worse is the greater
  * number. */
 typedef unsigned clv_findings;
-enum { CLV_FINDINGS_TEXT = 80 }; /* most bytes of clv_findings_words, with NUL */
+enum { CLV_FINDINGS_TEXT_BYTES = 80 }; /* most bytes of clv_findings_format, with NUL */
 
 /* Formats the words of a set, the worst first: "RAW INPUT, PICTURE"; "" for the empty set. Returns
  * buf. */
-const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]);
+const char *clv_findings_format(clv_findings f, char buf[CLV_FINDINGS_TEXT_BYTES]);
 /* Returns the ways in which records can be read from a value. r: which elements of the value depend
  * on which parts of a record. */
-clv_findings clv_findings_of_reach(const clv_reach *r);
+clv_findings clv_reach_findings(const clv_reach *r);
 /* Returns the worst finding of a set; CLV_FINDING_MIXED for the empty set. */
-clv_finding clv_findings_worst(clv_findings f);
+clv_finding clv_worst_finding(clv_findings f);
 /* Returns those findings of `f` that `privacy` in the session file does not permit; 0: it permits
  * all. */
 clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_findings f);
@@ -355,19 +355,19 @@ clv_code clv_policy_check_release(const clv_policy *p, const char *layer, const 
 /* Result of one attack of the look (the measurement before a run): the share of pixels, tokens,
  * labels, features or label groups that it could reconstruct from the tensors that would be
  * sent. */
-typedef struct clv_policy_reading {
+typedef struct clv_policy_look_result {
   int reader; /* number of the attack: 0 pixels, 1 tokens, 2 labels, 3 features, 4 label groups */
   /* share that the attack could reconstruct, 0..1; negative: the look did not run the attack */
   double share;
   const char *why_not_run; /* reason why the attack did not run; used if `share` is negative */
-} clv_policy_reading;
+} clv_policy_look_result;
 /* Checks the result of an attack against the policy's max_read. CLV_INVALID: the share exceeds the
  * limit, or there is a limit and the attack did not run. p NULL permits everything. */
-clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading *r,
-                                  clv_err *err) CLV_USE_RESULT;
+clv_code clv_policy_check_look_result(const clv_policy *p, const clv_policy_look_result *r,
+                                      clv_err *err) CLV_USE_RESULT;
 /* Returns the policy's max_read for an attack of the look, the largest share that it may read; 1:
- * there is no limit or no policy. reader: number of the attack, as in clv_policy_reading. */
-double clv_policy_max_read(const clv_policy *p, int reader);
+ * there is no limit or no policy. reader: number of the attack, as in clv_policy_look_result. */
+double clv_policy_max_read_share(const clv_policy *p, int reader);
 
 /* Checks that programs on libcleave may connect to workers. CLV_INVALID: the policy refuses
  * programs, or limits what the look may read, a measurement that does not run for programs. p NULL
@@ -470,7 +470,7 @@ typedef struct clv_gate {
  * tensor; error->text has the reason. Other codes: the record cannot be written. Any thread may
  * call it, but only one at a time, because next_state_flow has no lock: the runtime holds its own
  * during the call. */
-cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_error *error);
+cleave_status clv_gate_check_sending(void *gate, const cleave_sending *s, cleave_error *error);
 
 /* ---- the gate of programs on libcleave (program_gate.c) -------------------------------------- */
 
@@ -493,14 +493,15 @@ void clv_program_gate_begin_epoch(clv_program_gate *g);
  * one, the policy does not permit the tensor, or an earlier tensor was refused. */
 cleave_status clv_program_gate_check(void *gate, const cleave_sending *s, cleave_error *error);
 /* True if the program has declared findings (what the tensor shows) for the tensor's row.
- * clv_program_gate_compare then compares these with the findings that the rules give. */
+ * clv_program_gate_compare_findings then compares these with the findings that the rules give. */
 bool clv_program_gate_has_declared_findings(const clv_program_gate *g, const cleave_sending *s);
 /* Compares the findings that the program has declared for the tensor's row with `found`, the
  * findings by the rules of master/plan. why: first reason for `found`; "": none. CLEAVE_DENIED: the
  * row declares less than `found`, and no tensor is sent any more. */
-cleave_status clv_program_gate_compare(clv_program_gate *g, const cleave_sending *s,
-                                       clv_findings found, uint32_t n_hiding, const char *why,
-                                       cleave_error *error);
+cleave_status clv_program_gate_compare_findings(clv_program_gate *g, const cleave_sending *s,
+                                                clv_findings measured_findings,
+                                                uint32_t n_hiding_layers, const char *reason,
+                                                cleave_error *error);
 /* Counts a tensor that is about to be sent, for the policy's epoch and in the record.
  * CLEAVE_DENIED: bytes_per_epoch is used up. Other codes: the record cannot be written. */
 cleave_status clv_program_gate_charge(void *gate, const cleave_sending *s, cleave_error *error);
@@ -517,9 +518,9 @@ enum {
   CLV_LEDGER_DIGEST_BYTES = 16,    /* bytes of the keyed digest in a line */
   CLV_LEDGER_DATE_BYTES = 11,      /* bytes of a date, "2026-11-28" with the NUL */
   CLV_LEDGER_MAX_IDENTITY = 2048,  /* bytes of an identity, NUL not counted */
-  CLV_LEDGER_ROW_BYTES = 8,        /* bytes of the keyed digest of a row */
+  CLV_LEDGER_ROW_DIGEST_BYTES = 8, /* bytes of the keyed digest of a row */
   CLV_LEDGER_MAX_ROWS = 1 << 20,   /* most rows in the file; a file with more is compacted */
-  CLV_LEDGER_KEPT_ROWS = 1 << 19,  /* rows that a compacted file has at most */
+  CLV_LEDGER_MAX_COMPACTED_ROWS = 1 << 19, /* rows that a compacted file has at most */
 };
 
 typedef enum clv_ledger_kind {
@@ -567,9 +568,9 @@ clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sh
 clv_code clv_ledger_format_new_lines(const clv_ledger *l, const clv_ledger_item *items, size_t n,
                                      clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 /* Formats a compacted ledger: it has only the first of several lines with the same kind and digest,
- * so that clv_ledger_find has the same results. If the ledger has more than CLV_LEDGER_KEPT_ROWS
- * rows, the compacted ledger omits a half, three quarters and so on of the rows, chosen by their
- * digests. Fewer rows of a tensor can then be recognised. */
+ * so that clv_ledger_find has the same results. If the ledger has more than
+ * CLV_LEDGER_MAX_COMPACTED_ROWS rows, the compacted ledger omits a half, three quarters and so on
+ * of the rows, chosen by their digests. Fewer rows of a tensor can then be recognised. */
 clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 /* Appends lines for new items to the file and returns when the lines are on the disk. Errors as of
  * clv_ledger_open, and CLV_PRECONDITION: the file cannot be written or locked, or is full. */
@@ -582,7 +583,7 @@ clv_code clv_ledger_check_writable(clv_err *err) CLV_USE_RESULT;
 
 /* PARTS: most parts of a sample; PART_LEN: values in each part, which are adjacent in the tensor;
  * SUMS: numbers in a list of sums, the real and imaginary parts of three complex sums */
-enum { CLV_SAMPLE_PARTS = 64, CLV_SAMPLE_PART_LEN = 64, CLV_SPREAD_SUMS = 6 };
+enum { CLV_SAMPLE_PARTS = 64, CLV_SAMPLE_PART_LEN = 64, CLV_N_SPREAD_SUMS = 6 };
 
 /* Sums over all values of a tensor, which do not depend on the order of the values
  * (weights_sample.c). */
@@ -590,7 +591,7 @@ typedef struct clv_value_sums {
   size_t n; /* number of values added so far */
   /* real and imaginary parts of z_k = sum of |v|^(i k w) and of s_k = sum of sign(v) |v|^(i k w)
    * over all values v, for k = 1, 2, 3 and w = 1.4 (weights_sample.c) */
-  double unsigned_sums[CLV_SPREAD_SUMS], signed_sums[CLV_SPREAD_SUMS];
+  double unsigned_sums[CLV_N_SPREAD_SUMS], signed_sums[CLV_N_SPREAD_SUMS];
 } clv_value_sums;
 
 /* Sample of a tensor's values. The ledger derives names of the tensor from it. */
@@ -611,11 +612,11 @@ typedef struct clv_weights_sample {
 bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_shape *shape);
 /* Adds bytes of the tensor, from byte `offset` on. The caller adds each byte once, in any order. */
 void clv_weights_sample_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);
-enum { CLV_SAMPLE_CHUNK = 65536 }; /* values to read at once; adding one value takes 15 ns */
+enum { CLV_SAMPLE_CHUNK_VALUES = 65536 }; /* values to read at once; adding one value takes 15 ns */
 clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
                                    clv_err *err) CLV_USE_RESULT;
 
-enum { CLV_SPREAD_MEANS = 8 }; /* number of means that describe a distribution */
+enum { CLV_N_SPREAD_MEANS = 8 }; /* number of means that describe a distribution */
 
 /* Describes the distribution of a tensor's values, whatever their order and scale. */
 typedef struct clv_weights_moments {
@@ -623,7 +624,7 @@ typedef struct clv_weights_moments {
   size_t n_values; /* number of values of the tensor */
   /* means that describe the distribution, in units of the width of a cell;
    * clv_weights_moments_digest rounds them down to whole cells */
-  double means[CLV_SPREAD_MEANS];
+  double means[CLV_N_SPREAD_MEANS];
 } clv_weights_moments;
 
 /* Computes the moments (means that describe the distribution) of the sample or, if uses_all_values,
@@ -631,38 +632,40 @@ typedef struct clv_weights_moments {
  * tensor has no more values than the sample. */
 bool clv_weights_sample_moments(const clv_weights_sample *s, bool uses_all_values,
                                 clv_weights_moments *ret);
-/* most names of a tensor in the ledger: one made of its values, and one of each kind of moments
+/* most hashes of a tensor in the ledger: one made of its values, and one of each kind of moments
  * (form, spread) */
-enum { CLV_SAMPLE_NAMES = 3 };
+enum { CLV_SAMPLE_MAX_HASHES = 3 };
 
-/* Returns the names under which the ledger stores a tensor that a worker has received. */
-clv_code clv_weights_sample_names(const clv_weights_sample *s, clv_sha256 ret[CLV_SAMPLE_NAMES],
-                                  size_t *ret_n, clv_err *err) CLV_USE_RESULT;
+/* Returns the hashes under which the ledger stores a tensor that a worker has received. */
+clv_code clv_weights_sample_hashes(const clv_weights_sample *s,
+                                   clv_sha256 ret[CLV_SAMPLE_MAX_HASHES], size_t *ret_n,
+                                   clv_err *err) CLV_USE_RESULT;
 /* ---- rows of a tensor that a worker has received (row_digests.c) ----------------------------- */
 
 enum {
-  CLV_ROW_MAX_KEPT =
-      128, /* most digests that the ledger stores of the rows of a tensor, and of its columns */
-  CLV_ROW_MAX_LOOKED_UP =
-      4096,          /* most digests of a tensor's rows, and of its columns, that are looked up */
-  CLV_ROW_POINTS = 4 /* a layer counts as known if its equal rows have this many points together */
+  /* most digests that the ledger stores of the rows of a tensor, and of its columns */
+  CLV_MAX_LEDGER_ROWS_PER_TENSOR = 128,
+  /* most digests of a tensor's rows, and of its columns, that are looked up */
+  CLV_MAX_LOOKED_UP_ROWS_PER_TENSOR = 4096,
+  /* a layer counts as known if its equal rows have this many points together */
+  CLV_ROW_MIN_POINTS = 4
 };
 
 typedef struct clv_row_digests clv_row_digests;
 
-/* Names of rows or columns in the ledger. */
-typedef struct clv_row_names {
-  const clv_sha256 *names; /* [n], ascending, distinct; owned by the sample */
+/* Hashes of rows or columns, by which the ledger finds them. */
+typedef struct clv_row_hashes {
+  const clv_sha256 *hashes; /* [n], ascending, distinct; owned by the sample */
   size_t n;
-} clv_row_names;
+} clv_row_hashes;
 
 /* Returns the digests of the rows, or of the columns, of a tensor whose values were all added to
  * the sample; n is 0 before that. CLV_EXHAUSTED: there was no memory for them. */
-clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_row_names *ret,
-                                 clv_err *err) CLV_USE_RESULT;
-/* Returns how many points a row counts if a worker has received an equal row: CLV_ROW_POINTS, or 1
- * for a short row, which may be equal by chance. */
-size_t clv_row_points(const clv_sha256 *name);
+clv_code clv_weights_sample_row_hashes(const clv_weights_sample *s, bool is_by_column,
+                                       clv_row_hashes *ret, clv_err *err) CLV_USE_RESULT;
+/* Returns how many points a row counts if a worker has received an equal row: CLV_ROW_MIN_POINTS,
+ * or 1 for a short row, which may be equal by chance. */
+size_t clv_row_hash_points(const clv_sha256 *row_hash);
 /* Frees the digests of a sample. NULL and a sample of zeros are allowed. */
 void clv_weights_sample_done(clv_weights_sample *s);
 
@@ -679,11 +682,12 @@ clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned neigh
 typedef struct clv_plain_values {
   /* effective number of values of a row, (sum of x^2)^2 / (sum of x^4): 1 if one value alone is not
    * 0, n if n are equally large. Here of the row with the fewest; rows of zeros do not count. */
-  double fewest_effective;
-  float low, high;                      /* smallest and largest of all values */
-  uint64_t n_values;                    /* number of values of the tensor */
-  size_t n_in_row, row_length;          /* values added of the current row; values of each row */
-  double squares_sum, fourths_sum;      /* sums of squares and of 4th powers over the current row */
+  double min_effective_values;
+  float min_value, max_value;  /* smallest and largest of all values */
+  uint64_t n_values;           /* number of values of the tensor */
+  size_t n_in_row, row_length; /* values added of the current row; values of each row */
+  /* sums of squares and of 4th powers over the current row */
+  double squares_sum, fourth_powers_sum;
   struct clv_public_row_test *row_test; /* compares the rows with transforms that anybody knows */
 } clv_plain_values;
 
@@ -715,18 +719,18 @@ clv_code clv_ledger_list_add_sample(clv_ledger_list *l, const char *identity,
 
 /* Returns the name of a layer's key in a network with the seed CLEAVE_SESSION_NETWORK. seed: of the
  * session; node: name of a second or later node of the layer, "" for its first. */
-clv_code clv_ledger_name_of_layer(const clv_key *seed, uint32_t layer, const char *node,
-                                  clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_ledger_hash_layer_key(const clv_key *seed, uint32_t layer, const char *node,
+                                   clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 /* Returns the name of the key of a module that belongs to no such network. */
-clv_code clv_ledger_name_of_module_key(const clv_key *key, clv_sha256 *ret,
-                                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_ledger_hash_module_key(const clv_key *key, clv_sha256 *ret,
+                                    clv_err *err) CLV_USE_RESULT;
 
 /* Append to `reason` who knows the layer's key, or the values of the sample, and since when: "was
  * at 'spiffe://...' in an earlier session, by its key (2026-01-31)". Nothing is appended if no
  * worker knows it. */
-clv_code clv_ledger_reason_of_key(const clv_ledger *l, const clv_sha256 *of, clv_bytes *reason,
-                                  clv_err *err) CLV_USE_RESULT;
-clv_code clv_ledger_reason_of_sample(const clv_ledger *l, const clv_weights_sample *s,
-                                     clv_bytes *reason, clv_err *err) CLV_USE_RESULT;
+clv_code clv_ledger_explain_known_key(const clv_ledger *l, const clv_sha256 *of, clv_bytes *reason,
+                                      clv_err *err) CLV_USE_RESULT;
+clv_code clv_ledger_explain_known_sample(const clv_ledger *l, const clv_weights_sample *s,
+                                         clv_bytes *reason, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -37,7 +37,7 @@ typedef struct egress_page_row {
   size_t attempt;            /* index in `attempts` of the summary */
   const clv_egress_key *key; /* key of the first row that was joined to the line */
   uint64_t n_rows;           /* number of rows that were joined to the line */
-  uint64_t tensors, settled_bytes,
+  uint64_t n_tensors, settled_bytes,
       unsettled_bytes;      /* sums over the rows that were joined, as in clv_egress_row_sum */
   const char *first, *last; /* earliest and latest time of the rows that were joined */
 } egress_page_row;
@@ -88,7 +88,7 @@ clv_code clv_public_row_test_new(size_t rows, size_t columns, clv_public_row_tes
 /* Adds n values of the tensor. The caller adds all values in order. */
 void clv_public_row_test_add(clv_public_row_test *t, const float *values, size_t n);
 /* Returns true if the rows follow from a few numbers. */
-bool clv_public_row_test_is_passed(clv_public_row_test *t);
+bool clv_public_row_test_is_public(clv_public_row_test *t);
 void clv_public_row_test_freep(clv_public_row_test **t);
 
 /* ---- the policy of the host ------------------------------------------------------------------ */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Handles findings, the ways in which a tensor shows records or labels: clv_findings_words formats
- * a set, clv_findings_worst picks the worst finding, and clv_privacy_forbidden_findings says which
+ * Handles findings, the ways in which a tensor shows records or labels: clv_findings_format formats
+ * a set, clv_worst_finding picks the worst finding, and clv_privacy_forbidden_findings says which
  * findings the session's `privacy` does not permit. Plan, gate and policy call them.
  */
 #include <stdio.h>
@@ -19,17 +19,17 @@ static const finding_row findings[] = {
     {CLV_FINDING_RAW_INPUT, "RAW INPUT"},     {CLV_FINDING_TOKENS, "TOKENS"},
     {CLV_FINDING_FRONT_KNOWN, "FRONT KNOWN"}, {CLV_FINDING_PICTURE, "PICTURE"}};
 
-const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]) {
+const char *clv_findings_format(clv_findings f, char buf[CLV_FINDINGS_TEXT_BYTES]) {
   buf[0] = '\0';
   for (size_t i = 0; i < CLV_COUNT(findings); i++) {
     size_t len = strlen(buf);
     if (f & findings[i].finding)
-      snprintf(buf + len, CLV_FINDINGS_TEXT - len, "%s%s", len ? ", " : "", findings[i].word);
+      snprintf(buf + len, CLV_FINDINGS_TEXT_BYTES - len, "%s%s", len ? ", " : "", findings[i].word);
   }
   return buf;
 }
 
-clv_finding clv_findings_worst(clv_findings f) {
+clv_finding clv_worst_finding(clv_findings f) {
   for (size_t i = 0; i < CLV_COUNT(findings); i++)
     if (f & findings[i].finding) return findings[i].finding;
   return CLV_FINDING_MIXED;
@@ -51,10 +51,10 @@ clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_fin
   return f & ~permitted_findings;
 }
 
-clv_findings clv_findings_of_reach(const clv_reach *r) {
+clv_findings clv_reach_findings(const clv_reach *r) {
   clv_findings f = 0;
-  if (r->is_unmixed) f |= CLV_FINDING_RAW_INPUT;
-  if (r->is_unmixed_token || r->has_narrow_token_element) f |= CLV_FINDING_TOKENS;
+  if (r->has_unmixed_path) f |= CLV_FINDING_RAW_INPUT;
+  if (r->has_unmixed_token_path || r->has_narrow_token_element) f |= CLV_FINDING_TOKENS;
   if (r->has_known_mixing) f |= CLV_FINDING_FRONT_KNOWN;
   if (r->has_narrow_element) f |= CLV_FINDING_PICTURE;
   return f;

@@ -2,13 +2,13 @@
  *
  * The gate decides whether a tensor may leave the master. libcleave calls the trainer's callback
  * may_send before it sends a tensor or a failure, on the thread that would send it, and this
- * callback calls clv_gate_may_send. The sections of this file follow the decision: find the row of
- * the egress table, compare the tensor with the row, check the session's privacy, ask the policy of
- * the host, take the bytes from the record's allowance.
+ * callback calls clv_gate_check_sending. The sections of this file follow the decision: find the
+ * row of the egress table, compare the tensor with the row, check the session's privacy, ask the
+ * policy of the host, take the bytes from the record's allowance.
  *
  * Tensors that workers send to each other directly do not pass the gate; those that the master
- * relays do. The record counts the direct ones by the plan (clv_trainer_charge_direct), because the
- * master does not see them sent.
+ * relays do. The record counts the direct ones by the plan (clv_trainer_charge_direct_flows),
+ * because the master does not see them sent.
  */
 #include <stdio.h>
 #include <string.h>
@@ -24,18 +24,18 @@ static const struct {
   clv_egress_kind kind;
   const char *text;     /* words for such a tensor in messages */
   bool has_input_index; /* a module has one row for each of its inputs */
-} sendings[] = {[CLEAVE_SENDING_LEAF] = {CLV_EGRESS_INPUT, "an input of", true},
-                [CLEAVE_SENDING_VALUE] = {CLV_EGRESS_ACTIVATION, "the output of", false},
-                [CLEAVE_SENDING_GRADIENT] = {CLV_EGRESS_GRADIENT, "a gradient for", false},
-                [CLEAVE_SENDING_WEIGHTS] = {CLV_EGRESS_WEIGHTS, "state of", false},
-                [CLEAVE_SENDING_CACHED] = {CLV_EGRESS_CACHED, "rows to be kept of", true}};
+} sending_kinds[] = {[CLEAVE_SENDING_LEAF] = {CLV_EGRESS_INPUT, "an input of", true},
+                     [CLEAVE_SENDING_VALUE] = {CLV_EGRESS_ACTIVATION, "the output of", false},
+                     [CLEAVE_SENDING_GRADIENT] = {CLV_EGRESS_GRADIENT, "a gradient for", false},
+                     [CLEAVE_SENDING_WEIGHTS] = {CLV_EGRESS_WEIGHTS, "state of", false},
+                     [CLEAVE_SENDING_CACHED] = {CLV_EGRESS_CACHED, "rows to be kept of", true}};
 
-static cleave_status deny(cleave_error *error) { return error->status = CLEAVE_DENIED; }
+static cleave_status set_denied(cleave_error *error) { return error->status = CLEAVE_DENIED; }
 
 /* ---- find the row, compare the tensor with it ------------------------------------------------ */
 
 /* Returns the index of a module in the session; n_stages for the loss; -1 for an unknown module. */
-static int find_stage(const clv_session_config *c, const char *module) {
+static int find_stage_index(const clv_session_config *c, const char *module) {
   if (strcmp(module, CLV_LOSS_NAME) == 0) return (int)c->n_stages;
   for (size_t i = 0; i < c->n_stages; i++)
     if (strcmp(c->stages[i].name, module) == 0) return (int)i;
@@ -45,10 +45,10 @@ static int find_stage(const clv_session_config *c, const char *module) {
 /* Returns true if the row has the sending's kind, stage, input and receiver. */
 static bool is_row_of_sending(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s,
                               int stage) {
-  clv_egress_kind kind = sendings[s->kind].kind;
+  clv_egress_kind kind = sending_kinds[s->kind].kind;
   if (kind == CLV_EGRESS_INPUT && stage == (int)g->config->n_stages) kind = CLV_EGRESS_LABELS;
   return r->kind == kind && (int)r->stage == stage &&
-         (!sendings[s->kind].has_input_index || r->input == s->input) &&
+         (!sending_kinds[s->kind].has_input_index || r->input == s->input) &&
          strcmp(g->config->workers[r->worker].name, s->worker) == 0;
 }
 
@@ -88,20 +88,21 @@ static clv_egress_flow *find_state_flow(clv_gate *g, const cleave_sending *s, in
 }
 
 /* Refuses a tensor that matches no row, or a piece of state that the trainer has not announced. */
-static cleave_status deny_unplanned(const clv_gate *g, const cleave_sending *s,
-                                    cleave_error *error) {
+static cleave_status deny_unplanned_tensor(const clv_gate *g, const cleave_sending *s,
+                                           cleave_error *error) {
   clv_shape shape = {.rank = s->rank};
-  char text[160], samples[64] = "";
+  char text[160], samples_text[64] = "";
   memcpy(shape.dim, s->shape, sizeof shape.dim);
   if (s->kind != CLEAVE_SENDING_WEIGHTS)
-    snprintf(samples, sizeof samples, ", for at most %lld samples", (long long)g->max_samples);
+    snprintf(samples_text, sizeof samples_text, ", for at most %lld samples",
+             (long long)g->max_samples);
   snprintf(error->text, sizeof error->text,
            "egress refused: %s stage '%.60s'%s%.60s, %s %.100s, is not in the plan's table for "
            "%.60s%s: compare it with the table that `plan` prints",
-           sendings[s->kind].text, s->module, *s->name ? ", " : "", s->name,
+           sending_kinds[s->kind].text, s->module, *s->name ? ", " : "", s->name,
            clv_dtype_name((clv_dtype)s->dtype), clv_shape_format(&shape, text, sizeof text),
-           s->worker, samples);
-  return deny(error);
+           s->worker, samples_text);
+  return set_denied(error);
 }
 
 /* ---- ask the session's privacy, ask the policy ----------------------------------------------- */
@@ -111,7 +112,7 @@ static cleave_status deny_unplanned(const clv_gate *g, const cleave_sending *s,
  * it (g->uncertain_findings). */
 static cleave_status check_privacy(const clv_gate *g, const clv_egress_row *r,
                                    const cleave_sending *s, cleave_error *error) {
-  char words[CLV_FINDINGS_TEXT];
+  char findings_text[CLV_FINDINGS_TEXT_BYTES];
   clv_findings uncertain_findings = r->look_findings & g->uncertain_findings;
   clv_findings forbidden_findings =
       clv_privacy_forbidden_findings(g->config, r->findings & ~uncertain_findings);
@@ -119,8 +120,8 @@ static cleave_status check_privacy(const clv_gate *g, const clv_egress_row *r,
   snprintf(error->text, sizeof error->text,
            "egress refused: a tensor of stage '%s' would show %s to %s, which the session's "
            "privacy does not permit",
-           s->module, clv_findings_words(forbidden_findings, words), s->worker);
-  return deny(error);
+           s->module, clv_findings_format(forbidden_findings, findings_text), s->worker);
+  return set_denied(error);
 }
 
 /* Asks the policy whether the tensor may be sent, with its actual dtype, shape and bytes instead of
@@ -134,7 +135,7 @@ static cleave_status check_policy(const clv_gate *g, const clv_egress_row *r,
   memcpy(t.shape.dim, s->shape, sizeof t.shape.dim);
   if (clv_policy_charge(g->policy, &t, s->bytes, &reason) == CLV_OK) return CLEAVE_OK;
   snprintf(error->text, sizeof error->text, "egress refused: %.440s", reason.text);
-  return deny(error);
+  return set_denied(error);
 }
 
 /* ---- take the bytes from the record's allowance ---------------------------------------------- */
@@ -153,29 +154,29 @@ static cleave_status charge_to_flow(clv_egress_flow *f, const cleave_sending *s,
 /* Takes the bytes of a failure report from the flow (balance of bytes) of its receiver. A report
  * has an error code and names the failed module or call, and no row of the egress table. Refuses
  * the report if its receiver has no flow. */
-static cleave_status charge_sent_failure(const clv_gate *g, const cleave_sending *s,
-                                         cleave_error *error) {
+static cleave_status charge_failure_report(const clv_gate *g, const cleave_sending *s,
+                                           cleave_error *error) {
   for (size_t i = 0; g->failure_flows && i < g->config->n_workers; i++)
     if (strcmp(g->config->workers[i].name, s->worker) == 0 && g->failure_flows[i])
       return charge_to_flow(g->failure_flows[i], s, error);
   snprintf(error->text, sizeof error->text, "egress refused: no record of failures for %s",
            s->worker);
-  return deny(error);
+  return set_denied(error);
 }
 
 /* ---- the decision ---------------------------------------------------------------------------- */
 
-cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_error *error) {
+cleave_status clv_gate_check_sending(void *gate, const cleave_sending *s, cleave_error *error) {
   clv_gate *g = gate;
-  int stage = find_stage(g->config, s->module);
+  int stage = find_stage_index(g->config, s->module);
   cleave_status status;
-  if (s->kind == CLEAVE_SENDING_FAILURE) return charge_sent_failure(g, s, error);
+  if (s->kind == CLEAVE_SENDING_FAILURE) return charge_failure_report(g, s, error);
   const clv_egress_row *r = find_row(g, s, stage);
-  if (!r) return deny_unplanned(g, s, error);
+  if (!r) return deny_unplanned_tensor(g, s, error);
   clv_egress_flow *f =
       r->kind == CLV_EGRESS_WEIGHTS ? find_state_flow(g, s, stage) : g->flows[r - g->rows].flow;
   if ((status = check_privacy(g, r, s, error)) != CLEAVE_OK) return status;
-  if (!f) return deny_unplanned(g, s, error);
+  if (!f) return deny_unplanned_tensor(g, s, error);
   if ((status = check_policy(g, r, s, error)) != CLEAVE_OK) return status;
   return charge_to_flow(f, s, error);
 }

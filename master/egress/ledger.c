@@ -16,10 +16,10 @@
 
 #include "master/egress/egress_int.h"
 
-#define HEAD_PREFIX "cleave ledger 1 "
+#define HEAD_LINE_PREFIX "cleave ledger 1 "
 enum {
-  SALT_DIGITS = 64,
-  HEAD_LEN = sizeof HEAD_PREFIX - 1 + SALT_DIGITS,
+  SALT_HEX_DIGITS = 64,
+  HEAD_LINE_LEN = sizeof HEAD_LINE_PREFIX - 1 + SALT_HEX_DIGITS,
   DATE_LEN = CLV_LEDGER_DATE_BYTES - 1
 };
 
@@ -32,7 +32,8 @@ static const char *const kind_names[] = {[CLV_LEDGER_KEY] = "key",
  * entry for each digest. */
 typedef struct ledger_line {
   clv_ledger_kind kind;
-  /* digest; a line "rows" has only the first CLV_LEDGER_ROW_BYTES of each, the others are 0 */
+  /* digest; a line "rows" has only the first CLV_LEDGER_ROW_DIGEST_BYTES of each, the others are
+   * 0 */
   uint8_t digest[CLV_LEDGER_DIGEST_BYTES];
   size_t first_index;   /* index, in the order of the file, of the first digest on the same line */
   const char *date;     /* DATE_LEN bytes in `text` of the ledger, no NUL */
@@ -50,7 +51,7 @@ struct clv_ledger {
 };
 
 static size_t digest_bytes(clv_ledger_kind kind) {
-  return kind == CLV_LEDGER_ROW ? CLV_LEDGER_ROW_BYTES : CLV_LEDGER_DIGEST_BYTES;
+  return kind == CLV_LEDGER_ROW ? CLV_LEDGER_ROW_DIGEST_BYTES : CLV_LEDGER_DIGEST_BYTES;
 }
 
 void clv_ledger_free(clv_ledger *l) {
@@ -117,9 +118,10 @@ static clv_code reserve_line(clv_ledger *l, clv_err *err) {
 }
 
 static clv_code parse_head_line(clv_ledger *l, const char *line, size_t len, clv_err *err) {
-  char hex[SALT_DIGITS + 1] = "";
-  bool is_valid = len == HEAD_LEN && memcmp(line, HEAD_PREFIX, sizeof HEAD_PREFIX - 1) == 0;
-  if (is_valid) memcpy(hex, line + sizeof HEAD_PREFIX - 1, SALT_DIGITS);
+  char hex[SALT_HEX_DIGITS + 1] = "";
+  bool is_valid =
+      len == HEAD_LINE_LEN && memcmp(line, HEAD_LINE_PREFIX, sizeof HEAD_LINE_PREFIX - 1) == 0;
+  if (is_valid) memcpy(hex, line + sizeof HEAD_LINE_PREFIX - 1, SALT_HEX_DIGITS);
   if (is_valid && clv_sha256_parse(hex, &l->salt)) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "this is not the head line of a ledger of version 1");
 }
@@ -165,14 +167,15 @@ static clv_code parse_line(clv_ledger *l, const char *line, size_t len, clv_err 
 static clv_code parse_lines(clv_ledger *l, const char *label, size_t *ret_complete_bytes,
                             clv_err *err) {
   const char *text = l->text.data, *end;
-  size_t at = 0, number = 1, left = l->text.len;
-  for (; (end = memchr(text + at, '\n', left)); number++, left = l->text.len - at) {
+  size_t at = 0, line_number = 1, bytes_left = l->text.len;
+  for (; (end = memchr(text + at, '\n', bytes_left));
+       line_number++, bytes_left = l->text.len - at) {
     size_t len = (size_t)(end - (text + at));
     if (memchr(text + at, '\0', len))
       return clv_fail(err, CLV_DATA_LOSS, "%s:%zu: NUL bytes stand before complete lines", label,
-                      number);
+                      line_number);
     if (parse_line(l, text + at, len, err) != CLV_OK)
-      return clv_err_prefix(err, "%s:%zu", label, number);
+      return clv_err_prefix(err, "%s:%zu", label, line_number);
     at += len + 1;
   }
   *ret_complete_bytes = at;
@@ -227,23 +230,23 @@ static bool has_same_digest(const ledger_line *a, const ledger_line *b) {
 
 /* Returns the first entry with the kind and digest of `wanted`; NULL: the ledger has no such
  * entry. */
-static const ledger_line *find_first_line(const clv_ledger *l, const ledger_line *wanted) {
+static const ledger_line *find_first_line(const clv_ledger *l, const ledger_line *wanted_line) {
   size_t low = 0, high = l->n;
   while (low < high) {
     size_t middle = low + (high - low) / 2;
-    if (compare_by_digest(&l->lines[middle], wanted) < 0)
+    if (compare_by_digest(&l->lines[middle], wanted_line) < 0)
       low = middle + 1;
     else
       high = middle;
   }
-  return low < l->n && has_same_digest(&l->lines[low], wanted) ? &l->lines[low] : NULL;
+  return low < l->n && has_same_digest(&l->lines[low], wanted_line) ? &l->lines[low] : NULL;
 }
 
 clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
                          clv_ledger_entry *ret, bool *ret_found, clv_err *err) {
-  ledger_line wanted;
-  CLV_TRY(compute_line_digest(l, kind, of, &wanted, err));
-  const ledger_line *line = find_first_line(l, &wanted);
+  ledger_line wanted_line;
+  CLV_TRY(compute_line_digest(l, kind, of, &wanted_line, err));
+  const ledger_line *line = find_first_line(l, &wanted_line);
   *ret_found = line != NULL;
   if (!line) return CLV_OK;
   snprintf(ret->date, sizeof ret->date, "%.*s", DATE_LEN, line->date);
@@ -254,19 +257,19 @@ clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sh
 /* ---- writing lines of the ledger ------------------------------------------------------------- */
 
 /* Returns true if the ledger has an entry with the kind and digest of `wanted` for the identity. */
-static bool has_line_for_identity(const clv_ledger *l, const ledger_line *wanted,
+static bool has_line_for_identity(const clv_ledger *l, const ledger_line *wanted_line,
                                   const char *identity) {
-  const ledger_line *line = find_first_line(l, wanted);
+  const ledger_line *line = find_first_line(l, wanted_line);
   size_t len = strlen(identity);
-  for (; line && line < l->lines + l->n && has_same_digest(line, wanted); line++)
+  for (; line && line < l->lines + l->n && has_same_digest(line, wanted_line); line++)
     if (line->identity_len == len && memcmp(line->identity, identity, len) == 0) return true;
   return false;
 }
 
 static void put_head_line(const clv_ledger *l, clv_bytes *out) {
-  char hex[SALT_DIGITS + 1];
+  char hex[SALT_HEX_DIGITS + 1];
   clv_sha256_hex(&l->salt, hex);
-  clv_bytes_printf(out, HEAD_PREFIX "%s\n", hex);
+  clv_bytes_printf(out, HEAD_LINE_PREFIX "%s\n", hex);
 }
 
 static void put_digest(const ledger_line *line, clv_bytes *out) {
@@ -343,7 +346,7 @@ static int compare_by_file_order(const void *a, const void *b) {
 static bool is_in_compacted_file(const clv_ledger *l, const ledger_line *line) {
   uint32_t digest_prefix = 0;
   int shift = 0;
-  while (l->n_rows >> shift > CLV_LEDGER_KEPT_ROWS) shift++;
+  while (l->n_rows >> shift > CLV_LEDGER_MAX_COMPACTED_ROWS) shift++;
   for (int i = 0; i < 4; i++) digest_prefix = digest_prefix << 8 | line->digest[i];
   return !shift || digest_prefix >> (32 - shift) == 0;
 }
@@ -355,8 +358,9 @@ static clv_code put_rows(const clv_ledger *l, clv_bytes *out, clv_err *err) {
   CLV_TRY(clv_alloc(l->n_rows, sizeof *kept, &kept, err));
   for (size_t i = 0; i < l->n; i++) {
     const ledger_line *line = &l->lines[i];
-    bool is_repeated = i && has_same_digest(&line[-1], line);
-    if (line->kind == CLV_LEDGER_ROW && !is_repeated && is_in_compacted_file(l, line))
+    bool has_same_digest_as_previous = i && has_same_digest(&line[-1], line);
+    if (line->kind == CLV_LEDGER_ROW && !has_same_digest_as_previous &&
+        is_in_compacted_file(l, line))
       kept[n++] = line;
   }
   if (n) qsort(kept, n, sizeof *kept, compare_by_file_order);

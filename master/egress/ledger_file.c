@@ -18,7 +18,7 @@
 
 #include "master/egress/egress_int.h"
 
-#define FILE_NAME "keys.ledger"
+#define LEDGER_FILE_NAME "keys.ledger"
 enum { MAX_LOCK_WAIT_MS = 10000, LOCK_RETRY_MS = 20 };
 
 /* ---- the folder of the ledger ---------------------------------------------------------------- */
@@ -26,9 +26,9 @@ enum { MAX_LOCK_WAIT_MS = 10000, LOCK_RETRY_MS = 20 };
 /* Appends the folder that systemd gives a service with StateDirectory=; of several folders, the
  * first. Returns false if there is none. */
 static bool find_service_folder(clv_bytes *ret) {
-  const char *list = getenv("STATE_DIRECTORY");
-  if (!list || list[0] != '/') return false;
-  clv_bytes_add(ret, list, strcspn(list, ":"));
+  const char *folder_list = getenv("STATE_DIRECTORY");
+  if (!folder_list || folder_list[0] != '/') return false;
+  clv_bytes_add(ret, folder_list, strcspn(folder_list, ":"));
   return true;
 }
 
@@ -65,30 +65,31 @@ typedef struct ledger_file {
   bool is_new_file; /* open_and_lock has created the file */
 } ledger_file;
 
-static void file_done(ledger_file *f) {
+static void ledger_file_done(ledger_file *f) {
   if (f->fd >= 0) close(f->fd);
   clv_bytes_done(&f->folder);
   clv_bytes_done(&f->path);
   clv_bytes_done(&f->text);
 }
 
-static clv_code find_file(ledger_file *f, clv_err *err) {
+static clv_code set_ledger_path(ledger_file *f, clv_err *err) {
   CLV_TRY(find_folder(&f->folder, err));
-  clv_bytes_printf(&f->path, "%s/" FILE_NAME, f->folder.data);
+  clv_bytes_printf(&f->path, "%s/" LEDGER_FILE_NAME, f->folder.data);
   return f->path.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-static clv_code fail_ledger(const ledger_file *f, const char *verb, const char *why, clv_err *err) {
+static clv_code fail_ledger_file(const ledger_file *f, const char *verb, const char *reason,
+                                 clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION,
                   "the ledger of keys %s cannot be %s: %s; it keeps which layers workers know: set "
                   "XDG_STATE_HOME to a folder that stays and that you may write to",
-                  f->path.data, verb, why);
+                  f->path.data, verb, reason);
 }
 
 /* Refuses a file that another user owns or may write to, because that user could remove lines. */
 static clv_code check_owner(const ledger_file *f, clv_err *err) {
   struct stat st;
-  if (fstat(f->fd, &st) != 0) return fail_ledger(f, "read", strerror(errno), err);
+  if (fstat(f->fd, &st) != 0) return fail_ledger_file(f, "read", strerror(errno), err);
   if (S_ISREG(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & (S_IWGRP | S_IWOTH)))
     return CLV_OK;
   return clv_fail(
@@ -104,7 +105,7 @@ static clv_code read_file(ledger_file *f, clv_err *err) {
   for (;;) {
     ssize_t n = pread(f->fd, buf, sizeof buf, (off_t)f->text.len);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail_ledger(f, "read", strerror(errno), err);
+    if (n < 0) return fail_ledger_file(f, "read", strerror(errno), err);
     if (n == 0 || f->text.len > CLV_LEDGER_MAX_BYTES) break;
     clv_bytes_add(&f->text, buf, (size_t)n);
     if (f->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -125,12 +126,12 @@ static clv_code parse_file(const ledger_file *f, clv_ledger **ret, size_t *ret_c
 }
 
 clv_code clv_ledger_open(clv_ledger **ret, clv_err *err) {
-  CLV_AUTO(file_done) ledger_file f = {.fd = -1};
+  CLV_AUTO(ledger_file_done) ledger_file f = {.fd = -1};
   size_t complete_bytes;
-  CLV_TRY(find_file(&f, err));
+  CLV_TRY(set_ledger_path(&f, err));
   f.fd = open(f.path.data, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (f.fd < 0 && errno != ENOENT && errno != ENOTDIR)
-    return fail_ledger(&f, "read", strerror(errno), err);
+    return fail_ledger_file(&f, "read", strerror(errno), err);
   if (f.fd >= 0) CLV_TRY(read_file(&f, err));
   return parse_file(&f, ret, &complete_bytes, err);
 }
@@ -141,9 +142,10 @@ static clv_code make_folder(const ledger_file *f, clv_err *err) {
   struct stat st;
   clv_err why;
   if (stat(f->folder.data, &st) == 0) return CLV_OK;
-  if (clv_mkdirs(f->folder.data, &why) != CLV_OK) return fail_ledger(f, "written", why.text, err);
+  if (clv_mkdirs(f->folder.data, &why) != CLV_OK)
+    return fail_ledger_file(f, "written", why.text, err);
   return chmod(f->folder.data, 0700) == 0 ? CLV_OK
-                                          : fail_ledger(f, "written", strerror(errno), err);
+                                          : fail_ledger_file(f, "written", strerror(errno), err);
 }
 
 /* Waits at most MAX_LOCK_WAIT_MS for the lock. Then it fails, because a stopped process that holds
@@ -151,9 +153,9 @@ static clv_code make_folder(const ledger_file *f, clv_err *err) {
 static clv_code lock_file(const ledger_file *f, clv_err *err) {
   for (int waited_ms = 0; flock(f->fd, LOCK_EX | LOCK_NB) != 0; waited_ms += LOCK_RETRY_MS) {
     if (errno != EWOULDBLOCK && errno != EINTR)
-      return fail_ledger(f, "locked", strerror(errno), err);
+      return fail_ledger_file(f, "locked", strerror(errno), err);
     if (waited_ms >= MAX_LOCK_WAIT_MS)
-      return fail_ledger(f, "locked", "another process has held it for 10 s", err);
+      return fail_ledger_file(f, "locked", "another process has held it for 10 s", err);
     usleep(LOCK_RETRY_MS * 1000);
   }
   return CLV_OK;
@@ -162,7 +164,7 @@ static clv_code lock_file(const ledger_file *f, clv_err *err) {
 static clv_code open_and_lock(ledger_file *f, clv_err *err) {
   f->is_new_file = access(f->path.data, F_OK) != 0;
   f->fd = open(f->path.data, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
-  if (f->fd < 0) return fail_ledger(f, "written", strerror(errno), err);
+  if (f->fd < 0) return fail_ledger_file(f, "written", strerror(errno), err);
   return lock_file(f, err);
 }
 
@@ -175,8 +177,8 @@ static bool is_replaced(const ledger_file *f) {
   return fd_stat.st_ino != path_stat.st_ino || fd_stat.st_dev != path_stat.st_dev;
 }
 
-static clv_code open_for_adding(ledger_file *f, clv_err *err) {
-  CLV_TRY(find_file(f, err));
+static clv_code open_locked_for_append(ledger_file *f, clv_err *err) {
+  CLV_TRY(set_ledger_path(f, err));
   CLV_TRY(make_folder(f, err));
   CLV_TRY(open_and_lock(f, err));
   while (is_replaced(f)) {
@@ -188,15 +190,15 @@ static clv_code open_for_adding(ledger_file *f, clv_err *err) {
 
 static clv_code append_lines(const ledger_file *f, size_t at, const clv_bytes *lines,
                              clv_err *err) {
-  if (ftruncate(f->fd, (off_t)at) != 0) return fail_ledger(f, "written", strerror(errno), err);
+  if (ftruncate(f->fd, (off_t)at) != 0) return fail_ledger_file(f, "written", strerror(errno), err);
   for (size_t n_written = 0; n_written < lines->len;) {
     ssize_t n =
         pwrite(f->fd, lines->data + n_written, lines->len - n_written, (off_t)(at + n_written));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail_ledger(f, "written", strerror(errno), err);
+    if (n < 0) return fail_ledger_file(f, "written", strerror(errno), err);
     n_written += (size_t)n;
   }
-  if (fsync(f->fd) != 0) return fail_ledger(f, "written", strerror(errno), err);
+  if (fsync(f->fd) != 0) return fail_ledger_file(f, "written", strerror(errno), err);
   return f->is_new_file ? clv_file_sync_folder(f->path.data, err) : CLV_OK;
 }
 
@@ -216,15 +218,15 @@ static clv_code replace_by_compacted_file(const ledger_file *f, const clv_ledger
                     f->path.data, clv_ledger_count(l), CLV_LEDGER_MAX_BYTES >> 20);
   if (clv_file_write_durable(f->path.data, compacted.data, compacted.len, 0600, &why) == CLV_OK)
     return CLV_OK;
-  return fail_ledger(f, "written", why.text, err);
+  return fail_ledger_file(f, "written", why.text, err);
 }
 
 static clv_code add_items(const clv_ledger_item *items, size_t n, clv_err *err) {
-  CLV_AUTO(file_done) ledger_file f = {.fd = -1};
+  CLV_AUTO(ledger_file_done) ledger_file f = {.fd = -1};
   CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0};
   size_t complete_bytes;
-  CLV_TRY(open_for_adding(&f, err));
+  CLV_TRY(open_locked_for_append(&f, err));
   CLV_TRY(parse_file(&f, &l, &complete_bytes, err));
   CLV_TRY(clv_ledger_format_new_lines(l, items, n, &lines, err));
   if (!lines.len) return CLV_OK;

@@ -2,8 +2,9 @@
  *
  * Names of keys and tensors for the ledger, lists of them, and the words for what the ledger knows.
  * The trainer and the runtime of a program fill a list just before they send, and hand it to
- * clv_ledger_add. A program's runtime asks clv_ledger_reason_of_key and clv_ledger_reason_of_sample
- * about the modules at the master; master/plan/known_layers.c asks the same of a session's layers.
+ * clv_ledger_add. A program's runtime asks clv_ledger_explain_known_key and
+ * clv_ledger_explain_known_sample about the modules at the master; master/plan/known_layers.c asks
+ * the same of a session's layers.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,113 +34,113 @@ clv_code clv_ledger_list_add(clv_ledger_list *l, const char *identity, clv_ledge
 
 clv_code clv_ledger_list_add_sample(clv_ledger_list *l, const char *identity,
                                     const clv_weights_sample *s, clv_err *err) {
-  clv_sha256 of[CLV_SAMPLE_NAMES];
-  clv_row_names rows;
+  clv_sha256 of[CLV_SAMPLE_MAX_HASHES];
+  clv_row_hashes rows;
   size_t n_names;
-  CLV_TRY(clv_weights_sample_names(s, of, &n_names, err));
+  CLV_TRY(clv_weights_sample_hashes(s, of, &n_names, err));
   for (size_t k = 0; k < n_names; k++)
     CLV_TRY(clv_ledger_list_add(l, identity, CLV_LEDGER_WEIGHTS, &of[k], err));
-  for (int columns = 0; columns < 2; columns++) {
-    CLV_TRY(clv_weights_sample_rows(s, columns, &rows, err));
+  for (int is_by_column = 0; is_by_column < 2; is_by_column++) {
+    CLV_TRY(clv_weights_sample_row_hashes(s, is_by_column, &rows, err));
     for (size_t k = 0; k < rows.n; k++)
-      CLV_TRY(clv_ledger_list_add(l, identity, CLV_LEDGER_ROW, &rows.names[k], err));
+      CLV_TRY(clv_ledger_list_add(l, identity, CLV_LEDGER_ROW, &rows.hashes[k], err));
   }
   return CLV_OK;
 }
 
 /* ---- names of layer keys --------------------------------------------------------------------- */
 
-static clv_code name_of_secret(clv_bytes *of, clv_sha256 *ret, clv_err *err) {
+static clv_code hash_secret(clv_bytes *of, clv_sha256 *ret, clv_err *err) {
   if (of->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_sha256_of(of->data, of->len, ret, err);
   explicit_bzero(of->data, of->len);
   return code;
 }
 
-clv_code clv_ledger_name_of_layer(const clv_key *seed, uint32_t layer, const char *node,
-                                  clv_sha256 *ret, clv_err *err) {
+clv_code clv_ledger_hash_layer_key(const clv_key *seed, uint32_t layer, const char *node,
+                                   clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes of = {0};
   clv_bytes_add(&of, seed, sizeof *seed);
   clv_bytes_printf(&of, " %u %s", layer, node);
-  return name_of_secret(&of, ret, err);
+  return hash_secret(&of, ret, err);
 }
 
-clv_code clv_ledger_name_of_module_key(const clv_key *key, clv_sha256 *ret, clv_err *err) {
+clv_code clv_ledger_hash_module_key(const clv_key *key, clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes of = {0};
   clv_bytes_puts(&of, "key of a module ");
   clv_bytes_add(&of, key, sizeof *key);
-  return name_of_secret(&of, ret, err);
+  return hash_secret(&of, ret, err);
 }
 
 /* ---- reasons why a layer is known ------------------------------------------------------------ */
 
-/* Appends a reason if the ledger has the name. text_before, text_behind: words before and after the
+/* Appends a reason if the ledger has the name. text_before, text_after: words before and after the
  * worker's identity in the reason. */
-static clv_code add_reason(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
-                           const char *text_before, const char *text_behind, clv_bytes *reason,
-                           clv_err *err) {
-  clv_ledger_entry found;
-  bool is_found;
+static clv_code append_reason(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
+                              const char *text_before, const char *text_after, clv_bytes *reason,
+                              clv_err *err) {
+  clv_ledger_entry entry;
+  bool has_entry;
   if (reason->len) return CLV_OK;
-  CLV_TRY(clv_ledger_find(l, kind, of, &found, &is_found, err));
-  if (is_found)
+  CLV_TRY(clv_ledger_find(l, kind, of, &entry, &has_entry, err));
+  if (has_entry)
     clv_bytes_printf(reason, "%s at '%.100s' in an earlier session%s (%s)", text_before,
-                     found.identity, text_behind, found.date);
+                     entry.identity, text_after, entry.date);
   return reason->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-clv_code clv_ledger_reason_of_key(const clv_ledger *l, const clv_sha256 *of, clv_bytes *reason,
-                                  clv_err *err) {
-  return add_reason(l, CLV_LEDGER_KEY, of, "was", ", by its key", reason, err);
+clv_code clv_ledger_explain_known_key(const clv_ledger *l, const clv_sha256 *of, clv_bytes *reason,
+                                      clv_err *err) {
+  return append_reason(l, CLV_LEDGER_KEY, of, "was", ", by its key", reason, err);
 }
 
 /* Appends a reason if a worker has received the weights in another scale, type or order. f: moments
  * of the weights, which such a change does not alter. */
-static clv_code add_reason_of_moments(const clv_ledger *l, const clv_weights_moments *f,
-                                      clv_bytes *reason, clv_err *err) {
-  for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_SPREAD_MEANS; neighbour_bits++) {
+static clv_code append_reason_of_moments(const clv_ledger *l, const clv_weights_moments *f,
+                                         clv_bytes *reason, clv_err *err) {
+  for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_N_SPREAD_MEANS; neighbour_bits++) {
     clv_sha256 of;
     bool is_near;
     CLV_TRY(clv_weights_moments_digest(f, neighbour_bits, &of, &is_near, err));
     if (is_near)
-      CLV_TRY(add_reason(l, CLV_LEDGER_WEIGHTS, &of,
-                         "has weights that are scaled, rounded or reordered ones", "", reason,
-                         err));
+      CLV_TRY(append_reason(l, CLV_LEDGER_WEIGHTS, &of,
+                            "has weights that are scaled, rounded or reordered ones", "", reason,
+                            err));
   }
   return CLV_OK;
 }
 
-static clv_code add_reason_of_rows(const clv_ledger *l, const clv_weights_sample *s, bool columns,
-                                   clv_bytes *reason, clv_err *err) {
-  clv_row_names names;
-  clv_ledger_entry found = {0};
+static clv_code append_reason_of_rows(const clv_ledger *l, const clv_weights_sample *s,
+                                      bool is_by_column, clv_bytes *reason, clv_err *err) {
+  clv_row_hashes row_hashes;
+  clv_ledger_entry entry = {0};
   size_t n_found = 0, points_sum = 0;
   if (reason->len || !clv_ledger_count_rows(l)) return CLV_OK;
-  CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
-  for (size_t i = 0; i < names.n; i++) {
+  CLV_TRY(clv_weights_sample_row_hashes(s, is_by_column, &row_hashes, err));
+  for (size_t i = 0; i < row_hashes.n; i++) {
     bool is_in_ledger;
-    CLV_TRY(clv_ledger_find(l, CLV_LEDGER_ROW, &names.names[i], &found, &is_in_ledger, err));
+    CLV_TRY(clv_ledger_find(l, CLV_LEDGER_ROW, &row_hashes.hashes[i], &entry, &is_in_ledger, err));
     n_found += is_in_ledger;
-    points_sum += is_in_ledger ? clv_row_points(&names.names[i]) : 0;
+    points_sum += is_in_ledger ? clv_row_hash_points(&row_hashes.hashes[i]) : 0;
   }
-  if (points_sum >= CLV_ROW_POINTS)
+  if (points_sum >= CLV_ROW_MIN_POINTS)
     clv_bytes_printf(
         reason,
         "has %zu of %zu %s that were, times a factor, at '%.100s' in an earlier session (%s)",
-        n_found, names.n, columns ? "columns" : "rows", found.identity, found.date);
+        n_found, row_hashes.n, is_by_column ? "columns" : "rows", entry.identity, entry.date);
   return reason->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-clv_code clv_ledger_reason_of_sample(const clv_ledger *l, const clv_weights_sample *s,
-                                     clv_bytes *reason, clv_err *err) {
+clv_code clv_ledger_explain_known_sample(const clv_ledger *l, const clv_weights_sample *s,
+                                         clv_bytes *reason, clv_err *err) {
   clv_weights_moments f;
   clv_sha256 of;
   CLV_TRY(clv_weights_sample_digest(s, &of, err));
-  CLV_TRY(add_reason(l, CLV_LEDGER_WEIGHTS, &of, "has weights that were", "", reason, err));
+  CLV_TRY(append_reason(l, CLV_LEDGER_WEIGHTS, &of, "has weights that were", "", reason, err));
   for (int uses_all_values = 0; uses_all_values < 2 && !reason->len; uses_all_values++)
     if (clv_weights_sample_moments(s, uses_all_values, &f))
-      CLV_TRY(add_reason_of_moments(l, &f, reason, err));
-  for (int columns = 0; columns < 2; columns++)
-    CLV_TRY(add_reason_of_rows(l, s, columns, reason, err));
+      CLV_TRY(append_reason_of_moments(l, &f, reason, err));
+  for (int is_by_column = 0; is_by_column < 2; is_by_column++)
+    CLV_TRY(append_reason_of_rows(l, s, is_by_column, reason, err));
   return CLV_OK;
 }

@@ -32,8 +32,8 @@ static bool is_row_of_line(const egress_page_row *s, const clv_egress_row_sum *r
 }
 
 static egress_page_row *find_or_add_line(egress_page *p, const clv_egress_row_sum *r) {
-  size_t from = p->n_rows > N_RECENT_LINES ? p->n_rows - N_RECENT_LINES : 0;
-  for (size_t i = p->n_rows; i-- > from;)
+  size_t first_searched_row = p->n_rows > N_RECENT_LINES ? p->n_rows - N_RECENT_LINES : 0;
+  for (size_t i = p->n_rows; i-- > first_searched_row;)
     if (is_row_of_line(&p->rows[i], r)) return &p->rows[i];
   egress_page_row *s = &p->rows[p->n_rows++];
   *s = (egress_page_row){.attempt = r->attempt, .key = &r->key, .first = r->first, .last = r->last};
@@ -57,7 +57,7 @@ static egress_receiver *find_or_add_receiver(egress_page *p, const clv_egress_ke
 static void add_row(egress_page *p, const clv_egress_row_sum *r) {
   egress_page_row *s = find_or_add_line(p, r);
   s->n_rows++;
-  s->tensors += r->tensors;
+  s->n_tensors += r->n_tensors;
   s->settled_bytes += r->settled_bytes;
   s->unsettled_bytes += r->unsettled_bytes;
   if (strcmp(r->first, s->first) < 0) s->first = r->first;

@@ -32,57 +32,57 @@ static void put_html_escaped(clv_bytes *out, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes clean = {0};
   put_plain_text(&clean, text);
   for (const char *p = clean.data; p && *p; p++) {
-    const char *name = *p == '<'    ? "&lt;"
-                       : *p == '>'  ? "&gt;"
-                       : *p == '&'  ? "&amp;"
-                       : *p == '"'  ? "&quot;"
-                       : *p == '\'' ? "&#39;"
-                                    : NULL;
-    if (name)
-      clv_bytes_puts(out, name);
+    const char *entity = *p == '<'    ? "&lt;"
+                         : *p == '>'  ? "&gt;"
+                         : *p == '&'  ? "&amp;"
+                         : *p == '"'  ? "&quot;"
+                         : *p == '\'' ? "&#39;"
+                                      : NULL;
+    if (entity)
+      clv_bytes_puts(out, entity);
     else
       clv_bytes_add(out, p, 1);
   }
 }
 
-typedef void put_fn(clv_bytes *out, const char *text);
+typedef void text_writer(clv_bytes *out, const char *text);
 
 /* Appends *text to `out` through `put`, and frees *text. */
-static void put_and_free(clv_bytes *text, put_fn *put, clv_bytes *out) {
+static void put_text_and_free(clv_bytes *text, text_writer *put, clv_bytes *out) {
   put(out, text->data ? text->data : "");
   out->failed |= text->failed;
   clv_bytes_done(text);
 }
 
-static void put_bytes(uint64_t settled_bytes, uint64_t unsettled_bytes, put_fn *put,
+static void put_bytes(uint64_t settled_bytes, uint64_t unsettled_bytes, text_writer *put,
                       clv_bytes *out) {
   clv_bytes text = {0};
   egress_format_bytes(settled_bytes, unsettled_bytes, &text);
-  put_and_free(&text, put, out);
+  put_text_and_free(&text, put, out);
 }
 
-static void put_tensor_name(const egress_page_row *r, put_fn *put, clv_bytes *out) {
+static void put_tensor_name(const egress_page_row *r, text_writer *put, clv_bytes *out) {
   clv_bytes text = {0};
   egress_format_tensor_name(r, &text);
-  put_and_free(&text, put, out);
+  put_text_and_free(&text, put, out);
 }
 
-static void put_time(const clv_egress_attempt *a, put_fn *put, clv_bytes *out) {
+static void put_time(const clv_egress_attempt *a, text_writer *put, clv_bytes *out) {
   clv_bytes text = {0};
   egress_format_time(a, &text);
-  put_and_free(&text, put, out);
+  put_text_and_free(&text, put, out);
 }
 
-static void put_policy(const clv_egress_attempt *a, put_fn *put, clv_bytes *out) {
+static void put_policy(const clv_egress_attempt *a, text_writer *put, clv_bytes *out) {
   clv_bytes text = {0};
   egress_format_policy(a, &text);
-  put_and_free(&text, put, out);
+  put_text_and_free(&text, put, out);
 }
 
-static void put_look(const clv_egress_attempt *a, put_fn *put, clv_bytes *out) {
+static void put_look(const clv_egress_attempt *a, text_writer *put, clv_bytes *out) {
   clv_bytes text = {0};
   egress_format_look(a, &text);
-  put_and_free(&text, put, out);
+  put_text_and_free(&text, put, out);
 }
 
 static void format_row_shape(const egress_page_row *r, char text[160]) {
@@ -137,15 +137,15 @@ static void put_text_head(const egress_page *p, clv_bytes *out) {
 }
 
 static void put_text_row(const egress_page_row *r, clv_bytes *out) {
-  char shape[160];
-  format_row_shape(r, shape);
+  char shape_text[160];
+  format_row_shape(r, shape_text);
   clv_bytes_puts(out, "   ");
   put_tensor_name(r, put_plain_text, out);
-  if (shape[0]) clv_bytes_printf(out, " %s ", shape);
-  if (shape[0]) put_plain_text(out, r->key->dtype);
+  if (shape_text[0]) clv_bytes_printf(out, " %s ", shape_text);
+  if (shape_text[0]) put_plain_text(out, r->key->dtype);
   clv_bytes_puts(out, " to ");
   put_plain_text(out, r->key->to);
-  clv_bytes_printf(out, ": %llu tensor%s, ", (unsigned long long)r->tensors, CLV_S(r->tensors));
+  clv_bytes_printf(out, ": %llu tensor%s, ", (unsigned long long)r->n_tensors, CLV_S(r->n_tensors));
   put_bytes(r->settled_bytes, r->unsettled_bytes, put_plain_text, out);
   clv_bytes_puts(out, "; ");
   put_plain_text(out, r->first);
@@ -241,15 +241,15 @@ static void put_html_head(const egress_page *p, clv_bytes *out) {
 }
 
 static void put_html_row(const egress_page_row *r, clv_bytes *out) {
-  char shape[160];
-  format_row_shape(r, shape);
+  char shape_text[160];
+  format_row_shape(r, shape_text);
   clv_bytes_puts(out, r->unsettled_bytes ? "<tr class=\"open\"><td>" : "<tr><td>");
   put_tensor_name(r, put_html_escaped, out);
   clv_bytes_puts(out, "</td>");
-  put_html_cell(out, shape);
+  put_html_cell(out, shape_text);
   put_html_cell(out, r->key->dtype);
   put_html_cell(out, r->key->to);
-  clv_bytes_printf(out, "<td>%llu</td><td>", (unsigned long long)r->tensors);
+  clv_bytes_printf(out, "<td>%llu</td><td>", (unsigned long long)r->n_tensors);
   put_bytes(r->settled_bytes, r->unsettled_bytes, put_html_escaped, out);
   clv_bytes_puts(out, "</td>");
   put_html_cell(out, r->first);
@@ -313,12 +313,12 @@ static void put_json_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *o
   put_json_text(out, "session", a->start_line.start.session);
   put_json_text(out, "begin", a->start_line.at);
   put_json_text(out, "end", a->has_ended ? a->end.at : "");
-  if (a->has_ended) put_json_number(out, "code", a->end.end.code);
+  if (a->has_ended) put_json_number(out, "code", a->end.attempt_end.code);
   put_json_text(out, "policy", a->start_line.start.policy);
   put_json_text(out, "policy_sha256", a->start_line.start.policy_sha256);
   put_json_text(out, "approver", a->start_line.start.approver);
   if (a->has_look) {
-    put_json_number(out, "looked_at", a->look.look.records);
+    put_json_number(out, "looked_at", a->look.look.n_records);
     put_json_text(out, "pixels", a->look.look.pixels);
     put_json_text(out, "tokens", a->look.look.tokens);
     put_json_text(out, "labels", a->look.look.labels);
@@ -343,7 +343,7 @@ static void put_json_row(const clv_egress_row_sum *r, clv_bytes *out) {
   for (int d = 0; d < r->key.shape.rank; d++)
     clv_bytes_printf(out, "%s%lld", d ? "," : "", (long long)r->key.shape.dim[d]);
   clv_bytes_printf(out, "],\"random\":%s", r->key.has_random_values ? "true" : "false");
-  put_json_number(out, "tensors", r->tensors);
+  put_json_number(out, "tensors", r->n_tensors);
   put_json_number(out, "bytes", r->settled_bytes + r->unsettled_bytes);
   put_json_number(out, "open", r->unsettled_bytes);
   put_json_text(out, "first", r->first);

@@ -42,7 +42,7 @@ void egress_format_bytes(uint64_t settled_bytes, uint64_t unsettled_bytes, clv_b
 void egress_format_time(const clv_egress_attempt *a, clv_bytes *out) {
   if (a->has_ended)
     clv_bytes_printf(out, "%s to %s, ended with code %llu", a->start_line.at, a->end.at,
-                     (unsigned long long)a->end.end.code);
+                     (unsigned long long)a->end.attempt_end.code);
   else
     clv_bytes_printf(out, "since %s; it goes on, or was cut off", a->start_line.at);
 }
@@ -65,7 +65,7 @@ void egress_format_look(const clv_egress_attempt *a, clv_bytes *out) {
     return;
   }
   clv_bytes_printf(out, "of %llu record%s an onlooker reads: pixels %s, tokens %s, labels %s",
-                   (unsigned long long)l->look.records, CLV_S(l->look.records), l->look.pixels,
+                   (unsigned long long)l->look.n_records, CLV_S(l->look.n_records), l->look.pixels,
                    l->look.tokens, l->look.labels);
   if (*l->look.features)
     clv_bytes_printf(out, ", features %s, label groups %s", l->look.features, l->look.groups);

@@ -30,7 +30,7 @@ static clv_code check_worker(const clv_policy_config *c, const clv_policy_tensor
 /* Returns the word of the policy's list `kinds` that permits a kind of tensor. NULL: the list does
  * not decide on this kind, because keys under `allow` permit records and labels, and reports of
  * failures need no permission. */
-static const char *word_in_kinds_list(clv_egress_kind kind) {
+static const char *policy_kind_word(clv_egress_kind kind) {
   static const char *const kinds[CLV_EGRESS_KINDS] = {
       [CLV_EGRESS_TOKENS] = "activation", [CLV_EGRESS_ACTIVATION] = "activation",
       [CLV_EGRESS_GRADIENT] = "gradient", [CLV_EGRESS_WEIGHTS] = "weights",
@@ -40,13 +40,13 @@ static const char *word_in_kinds_list(clv_egress_kind kind) {
 }
 
 static clv_code check_kind(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
-  const char *kind = word_in_kinds_list(t->kind);
-  if (!kind || list_contains(&c->kinds, kind)) return CLV_OK;
+  const char *kind_word = policy_kind_word(t->kind);
+  if (!kind_word || list_contains(&c->kinds, kind_word)) return CLV_OK;
   return clv_policy_fail_at(
       c, c->kinds_pos, err,
       "the policy permits no %s: %s to %s; place that stage at the master, or "
       "ask for %s under `kinds`",
-      kind, t->name, t->worker, kind);
+      kind_word, t->name, t->worker, kind_word);
 }
 
 /* The keys of a policy that permit findings (ways to read records or labels), the worst finding
@@ -59,23 +59,23 @@ static const struct {
   const char *cure; /* change of the session that avoids the finding */
 } permit_keys[] = {
 #define AT(member) offsetof(clv_policy_config, member)
-#define MORE_LAYERS "keep more layers at the master"
+#define MORE_LAYERS_CURE "keep more layers at the master"
     {CLV_FINDING_LABELS, "allow.labels", AT(allow.labels), AT(allow.labels_pos),
      "put the loss at the master (loss.at)"},
     {CLV_FINDING_LABELS_READABLE, "allow.labels_readable", AT(allow.labels_readable),
-     AT(allow.labels_readable_pos), MORE_LAYERS},
-    {CLV_FINDING_RAW_INPUT, "allow.raw", AT(allow.raw), AT(allow.raw_pos), MORE_LAYERS},
-    {CLV_FINDING_TOKENS, "allow.tokens", AT(allow.tokens), AT(allow.tokens_pos), MORE_LAYERS},
+     AT(allow.labels_readable_pos), MORE_LAYERS_CURE},
+    {CLV_FINDING_RAW_INPUT, "allow.raw", AT(allow.raw), AT(allow.raw_pos), MORE_LAYERS_CURE},
+    {CLV_FINDING_TOKENS, "allow.tokens", AT(allow.tokens), AT(allow.tokens_pos), MORE_LAYERS_CURE},
     {CLV_FINDING_FRONT_KNOWN, "allow.front_known", AT(allow.front_known), AT(allow.front_known_pos),
-     MORE_LAYERS},
-    {CLV_FINDING_PICTURE, "pictures", AT(allows_pictures), AT(pictures_pos), MORE_LAYERS},
-#undef MORE_LAYERS
+     MORE_LAYERS_CURE},
+    {CLV_FINDING_PICTURE, "pictures", AT(allows_pictures), AT(pictures_pos), MORE_LAYERS_CURE},
+#undef MORE_LAYERS_CURE
 #undef AT
 };
 
 /* Returns the findings of a tensor that the policy must permit. FRONT_KNOWN is not among these if
  * the tensor shows TOKENS, because allow.tokens permits both. */
-static clv_findings findings_to_permit(const clv_policy_tensor *t) {
+static clv_findings findings_needing_permit(const clv_policy_tensor *t) {
   if (t->kind == CLV_EGRESS_INPUT) return CLV_FINDING_RAW_INPUT;
   if (t->kind == CLV_EGRESS_LABELS) return CLV_FINDING_LABELS;
   if (t->findings & CLV_FINDING_TOKENS) return t->findings & ~(clv_findings)CLV_FINDING_FRONT_KNOWN;
@@ -85,11 +85,11 @@ static clv_findings findings_to_permit(const clv_policy_tensor *t) {
 /* Refuses a tensor unless the policy permits each of its findings. */
 static clv_code check_findings(const clv_policy_config *c, const clv_policy_tensor *t,
                                clv_err *err) {
-  clv_findings found = findings_to_permit(t);
+  clv_findings findings = findings_needing_permit(t);
   for (size_t i = 0; i < CLV_COUNT(permit_keys); i++) {
     bool is_permitted = *(const bool *)((const char *)c + permit_keys[i].value_offset);
     clv_config_pos pos = *(const clv_config_pos *)((const char *)c + permit_keys[i].pos_offset);
-    if (is_permitted || !(found & permit_keys[i].finding)) continue;
+    if (is_permitted || !(findings & permit_keys[i].finding)) continue;
     return clv_policy_fail_at(c, pos.line ? pos : c->allow.pos, err,
                               "the policy does not permit %s to %s: %s is not true; %s, or ask for "
                               "%s: true",
@@ -127,7 +127,7 @@ static const char *format_largest_shape(const clv_policy_config *c, char *text, 
 }
 
 static clv_code check_shape(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
-  char shape[160], limit[160];
+  char shape_text[160], limit_text[160];
   bool fits = (size_t)t->shape.rank <= c->largest_shape.n;
   for (int i = 0; fits && i < t->shape.rank; i++)
     fits = (double)t->shape.dim[i] <= c->largest_shape.items[i];
@@ -135,8 +135,9 @@ static clv_code check_shape(const clv_policy_config *c, const clv_policy_tensor 
   return clv_policy_fail_at(c, c->shape_pos, err,
                             "%s to %s is %s, and largest_shape is [%s]: make batches or the layer "
                             "smaller, or ask for a larger shape",
-                            t->name, t->worker, clv_shape_format(&t->shape, shape, sizeof shape),
-                            format_largest_shape(c, limit, sizeof limit));
+                            t->name, t->worker,
+                            clv_shape_format(&t->shape, shape_text, sizeof shape_text),
+                            format_largest_shape(c, limit_text, sizeof limit_text));
 }
 
 /* WEIGHTS and STATE skip the checks of hiding layers, dtype and shape: a layer has tensors of
@@ -174,34 +175,35 @@ clv_code clv_policy_check_release(const clv_policy *p, const char *layer, const 
 static const struct {
   const char *name;
   size_t pos_offset; /* offset in clv_policy_config of the position of max_read's key */
-} readers[] = {{"pixels", offsetof(clv_policy_config, pixels_pos)},
-               {"tokens", offsetof(clv_policy_config, tokens_pos)},
-               {"labels", offsetof(clv_policy_config, labels_pos)},
-               {"features", offsetof(clv_policy_config, features_pos)},
-               {"groups", offsetof(clv_policy_config, groups_pos)}};
+} attack_rows[] = {{"pixels", offsetof(clv_policy_config, pixels_pos)},
+                   {"tokens", offsetof(clv_policy_config, tokens_pos)},
+                   {"labels", offsetof(clv_policy_config, labels_pos)},
+                   {"features", offsetof(clv_policy_config, features_pos)},
+                   {"groups", offsetof(clv_policy_config, groups_pos)}};
 
-double clv_policy_max_read(const clv_policy *p, int reader) {
+double clv_policy_max_read_share(const clv_policy *p, int reader) {
   return p ? p->config->max_read[reader] : 1;
 }
 
 /* Returns the number of decimals, 2 to 6, with which to print a share, so that a share above its
  * limit is printed as a number above the limit. */
-static int choose_decimals(double figure, double limit) {
+static int choose_decimals(double share, double limit) {
   char text[32];
-  int digits = 2;
-  for (; digits < 6; digits++) {
-    snprintf(text, sizeof text, "%.*f", digits, figure);
+  int n_decimals = 2;
+  for (; n_decimals < 6; n_decimals++) {
+    snprintf(text, sizeof text, "%.*f", n_decimals, share);
     if (strtod(text, NULL) > limit) break;
   }
-  return digits;
+  return n_decimals;
 }
 
-clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading *r, clv_err *err) {
-  double limit = clv_policy_max_read(p, r->reader);
-  const char *name = readers[r->reader].name;
+clv_code clv_policy_check_look_result(const clv_policy *p, const clv_policy_look_result *r,
+                                      clv_err *err) {
+  double limit = clv_policy_max_read_share(p, r->reader);
+  const char *name = attack_rows[r->reader].name;
   if (limit >= 1 || (r->share >= 0 && r->share <= limit)) return CLV_OK;
   clv_config_pos pos =
-      *(const clv_config_pos *)((const char *)p->config + readers[r->reader].pos_offset);
+      *(const clv_config_pos *)((const char *)p->config + attack_rows[r->reader].pos_offset);
   if (r->share < 0)
     return clv_policy_fail_at(
         p->config, pos, err,
@@ -225,10 +227,10 @@ clv_code clv_policy_check_programs(const clv_policy *p, clv_err *err) {
         c, c->programs_pos.line ? c->programs_pos : c->workers_pos, err,
         "the policy permits no programs on libcleave, in C or Python: train by a session file, or "
         "ask for `programs: declared`");
-  for (int i = 0; i < (int)CLV_COUNT(readers); i++)
-    CLV_TRY(clv_policy_check_reading(
+  for (int i = 0; i < (int)CLV_COUNT(attack_rows); i++)
+    CLV_TRY(clv_policy_check_look_result(
         p,
-        &(clv_policy_reading){
+        &(clv_policy_look_result){
             .reader = i, .share = -1, .why_not_run = "nothing is measured of a program"},
         err));
   return CLV_OK;
@@ -254,7 +256,7 @@ void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes) {
 
 /* Adds the bytes of a tensor to those of the epoch. Returns false, and adds nothing, if the sum
  * would exceed bytes_per_epoch. */
-static bool add_epoch_bytes(clv_policy *p, uint64_t bytes) {
+static bool try_add_epoch_bytes(clv_policy *p, uint64_t bytes) {
   uint64_t limit = p->config->bytes_per_epoch,
            sent_bytes = __atomic_load_n(&p->sent_bytes, __ATOMIC_SEQ_CST);
   do {
@@ -270,14 +272,15 @@ bool clv_policy_has_refused(const clv_policy *p) {
 
 static clv_code check_and_add_bytes(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
                                     clv_err *err) {
-  char limit[24];
+  char limit_text[24];
   CLV_TRY(clv_policy_check_tensor(p, t, err));
-  if (add_epoch_bytes(p, bytes)) return CLV_OK;
-  return clv_policy_fail_at(p->config, p->config->bytes_pos, err,
-                            "the policy permits %s (%llu bytes) in an epoch, and %s would exceed "
-                            "that; ask for a larger bytes_per_epoch",
-                            clv_format_size(p->config->bytes_per_epoch, limit, sizeof limit),
-                            (unsigned long long)p->config->bytes_per_epoch, t->name);
+  if (try_add_epoch_bytes(p, bytes)) return CLV_OK;
+  return clv_policy_fail_at(
+      p->config, p->config->bytes_pos, err,
+      "the policy permits %s (%llu bytes) in an epoch, and %s would exceed "
+      "that; ask for a larger bytes_per_epoch",
+      clv_format_size(p->config->bytes_per_epoch, limit_text, sizeof limit_text),
+      (unsigned long long)p->config->bytes_per_epoch, t->name);
 }
 
 clv_code clv_policy_charge(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,

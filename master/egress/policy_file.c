@@ -15,14 +15,14 @@
 #include "common/net/tls/tls.h"
 #include "master/egress/egress_int.h"
 
-enum { MAX_BYTES = 1 << 20 };
+enum { MAX_POLICY_BYTES = 1 << 20 };
 
-typedef struct folder {
+typedef struct policy_folder {
   const char *path;
   int fd;
-} folder;
+} policy_folder;
 
-static void folder_done(folder *f) {
+static void policy_folder_done(policy_folder *f) {
   if (f->fd >= 0) close(f->fd);
 }
 
@@ -57,9 +57,9 @@ static clv_code fail_open(const char *path, clv_err *err) {
 }
 
 /* Opens the folder. ret->fd -1: there is no such folder. */
-static clv_code open_folder(const char *path, folder *ret, clv_err *err) {
+static clv_code open_folder(const char *path, policy_folder *ret, clv_err *err) {
   struct stat st;
-  *ret = (folder){.path = path, .fd = -1};
+  *ret = (policy_folder){.path = path, .fd = -1};
   int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return CLV_OK;
   if (fd < 0) return fail_open(path, err);
@@ -68,7 +68,7 @@ static clv_code open_folder(const char *path, folder *ret, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code check_folder(const folder *f, clv_err *err) {
+static clv_code check_folder(const policy_folder *f, clv_err *err) {
   struct stat st;
   if (fstat(f->fd, &st) != 0) return fail_open(f->path, err);
   return check_owner(&st, f->path, err);
@@ -82,8 +82,8 @@ static clv_code read_all(int fd, const char *path, clv_bytes *ret, clv_err *err)
     if (n < 0) return fail_open(path, err);
     if (n == 0) break;
     clv_bytes_add(ret, chunk, (size_t)n);
-    if (ret->len > MAX_BYTES)
-      return clv_fail(err, CLV_INVALID, "%s: more than %d bytes", path, MAX_BYTES);
+    if (ret->len > MAX_POLICY_BYTES)
+      return clv_fail(err, CLV_INVALID, "%s: more than %d bytes", path, MAX_POLICY_BYTES);
   }
   clv_bytes_puts(ret, "");
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for %s", path) : CLV_OK;
@@ -91,8 +91,8 @@ static clv_code read_all(int fd, const char *path, clv_bytes *ret, clv_err *err)
 
 /* Reads a file of the folder through the folder's descriptor, whose owner was checked, so that the
  * folder cannot be exchanged in between. *ret_exists false: there is no such file. */
-static clv_code read_file(const folder *f, const char *name, bool *ret_exists, clv_bytes *ret,
-                          clv_err *err) {
+static clv_code read_file(const policy_folder *f, const char *name, bool *ret_exists,
+                          clv_bytes *ret, clv_err *err) {
   CLV_AUTO(fd_done) int fd = openat(f->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   char path[CLV_EGRESS_MAX_TEXT];
   struct stat st;
@@ -107,8 +107,8 @@ static clv_code read_file(const folder *f, const char *name, bool *ret_exists, c
 
 /* ---- the signature of the policy ------------------------------------------------------------- */
 
-static clv_code verify_signature(const folder *f, const clv_bytes *text, const clv_bytes *signature,
-                                 clv_policy *p, clv_err *err) {
+static clv_code verify_signature(const policy_folder *f, const clv_bytes *text,
+                                 const clv_bytes *signature, clv_policy *p, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes ca = {0};
   char signer[CLV_TLS_SIGNER_LEN];
   bool exists;
@@ -132,7 +132,7 @@ static clv_code verify_signature(const folder *f, const clv_bytes *text, const c
 
 /* Verifies the signature if there is one, no matter which user runs the command. needs_signature: a
  * missing signature is an error. */
-static clv_code check_signature(const folder *f, bool needs_signature, const clv_bytes *text,
+static clv_code check_signature(const policy_folder *f, bool needs_signature, const clv_bytes *text,
                                 clv_policy *p, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes signature = {0};
   bool exists;
@@ -147,7 +147,7 @@ static clv_code check_signature(const folder *f, bool needs_signature, const clv
 
 /* ---- opening the policy ---------------------------------------------------------------------- */
 
-static clv_code fill_policy(const folder *f, bool needs_signature, const clv_bytes *text,
+static clv_code fill_policy(const policy_folder *f, bool needs_signature, const clv_bytes *text,
                             clv_policy *p, clv_err *err) {
   char path[CLV_EGRESS_MAX_TEXT];
   clv_sha256 digest;
@@ -159,7 +159,7 @@ static clv_code fill_policy(const folder *f, bool needs_signature, const clv_byt
 }
 
 /* Fails if there is a signature without a policy, because then the policy was removed. */
-static clv_code check_no_signature(const folder *f, clv_err *err) {
+static clv_code check_no_signature(const policy_folder *f, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes signature = {0};
   bool exists;
   CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &exists, &signature, err));
@@ -170,7 +170,7 @@ static clv_code check_no_signature(const folder *f, clv_err *err) {
 }
 
 clv_code clv_policy_open(const char *path, bool needs_signature, clv_policy **ret, clv_err *err) {
-  CLV_AUTO(folder_done) folder f;
+  CLV_AUTO(policy_folder_done) policy_folder f;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
   bool exists;

@@ -24,12 +24,12 @@ _Static_assert((int)CLEAVE_SHOWS_PICTURE == (int)CLV_FINDING_PICTURE &&
 enum { MAX_ROWS = 4096 };
 
 /* A row that the program has declared, with copies of its texts. */
-typedef struct row {
+typedef struct declared_row {
   cleave_declaration declaration;
   clv_findings findings;
   char worker[CLV_EGRESS_MAX_NAME + 1], module[CLV_EGRESS_MAX_NAME + 1],
       name[CLV_EGRESS_MAX_NAME + 1];
-} row;
+} declared_row;
 
 /* Tensors of one row of the egress record, and the balance of bytes that they may still send. */
 typedef struct tensor_flow {
@@ -41,7 +41,7 @@ struct clv_program_gate {
   const clv_session_config *config;
   clv_policy *policy;        /* policy of the host; NULL: none */
   clv_egress_record *record; /* egress record of the program; NULL: none */
-  row **rows;                /* [n_rows] in the order of their declaration */
+  declared_row **rows;       /* [n_rows] in the order of their declaration */
   size_t n_rows;
   tensor_flow *flows; /* [n_flows] tensors and balances of the rows of the record */
   size_t n_flows;
@@ -102,26 +102,26 @@ static clv_egress_kind kind_in_record(const cleave_sending *s, clv_findings find
 
 /* Formats the index of a tensor among the inputs or outputs of its module; "" for the first or only
  * output. */
-static const char *format_index(const cleave_sending *s, const char *of_output, char ret[32]) {
+static const char *format_index(const cleave_sending *s, const char *output_prefix, char ret[32]) {
   ret[0] = '\0';
   if (s->kind == CLEAVE_SENDING_LEAF)
     snprintf(ret, 32, " %u", s->input);
   else if (s->input && (s->kind == CLEAVE_SENDING_VALUE || s->kind == CLEAVE_SENDING_GRADIENT))
-    snprintf(ret, 32, "%s %u", s->kind == CLEAVE_SENDING_VALUE ? "" : of_output, s->input);
+    snprintf(ret, 32, "%s %u", s->kind == CLEAVE_SENDING_VALUE ? "" : output_prefix, s->input);
   return ret;
 }
 
 /* Formats a tensor for messages: "input 0 of module 'far', f32 [32, 64]". */
 static const char *format_tensor(const cleave_sending *s, char *text, size_t size) {
-  static const char *const words[] = {
+  static const char *const tensor_words[] = {
       [CLEAVE_SENDING_LEAF] = "input",        [CLEAVE_SENDING_VALUE] = "the output",
       [CLEAVE_SENDING_GRADIENT] = "gradient", [CLEAVE_SENDING_WEIGHTS] = "state",
       [CLEAVE_SENDING_FAILURE] = "failure",   [CLEAVE_SENDING_CACHED] = "rows to be kept"};
-  char index[32], shape_text[160];
+  char index_text[32], shape_text[160];
   clv_shape shape = {.rank = s->rank};
   memcpy(shape.dim, s->shape, sizeof shape.dim);
-  snprintf(text, size, "%s%s%s%.128s of module '%.128s', %s %s", words[s->kind],
-           format_index(s, " of output", index), *s->name ? " " : "", s->name, s->module,
+  snprintf(text, size, "%s%s%s%.128s of module '%.128s', %s %s", tensor_words[s->kind],
+           format_index(s, " of output", index_text), *s->name ? " " : "", s->name, s->module,
            s->dtype ? clv_dtype_name((clv_dtype)s->dtype) : "any type",
            clv_shape_format(&shape, shape_text, sizeof shape_text));
   return text;
@@ -133,8 +133,8 @@ static const clv_remote_spec *find_worker(const clv_session_config *c, const cha
   return NULL;
 }
 
-static clv_policy_tensor policy_tensor(const clv_program_gate *g, const cleave_sending *s,
-                                       const row *r, const char *name) {
+static clv_policy_tensor make_policy_tensor(const clv_program_gate *g, const cleave_sending *s,
+                                            const declared_row *r, const char *name) {
   const clv_remote_spec *w = find_worker(g->config, s->worker);
   clv_policy_tensor t = {.name = name,
                          .kind = kind_in_policy(s, r->findings),
@@ -158,7 +158,7 @@ static bool has_declared_shape(const cleave_declaration *d, const cleave_sending
   return s->rank == 0 || !d->shape[0] || s->shape[0] <= d->shape[0];
 }
 
-static bool is_row_of(const row *r, const cleave_sending *s) {
+static bool is_row_of(const declared_row *r, const cleave_sending *s) {
   const cleave_declaration *d = &r->declaration;
   if (d->kind != s->kind || strcmp(r->worker, s->worker) != 0 || strcmp(r->module, s->module) != 0)
     return false;
@@ -169,13 +169,13 @@ static bool is_row_of(const row *r, const cleave_sending *s) {
 }
 
 /* Returns the first row of the tensor. NULL: the program has declared none. */
-static const row *find_row(const clv_program_gate *g, const cleave_sending *s) {
+static const declared_row *find_row(const clv_program_gate *g, const cleave_sending *s) {
   for (size_t i = 0; i < g->n_rows; i++)
     if (is_row_of(g->rows[i], s)) return g->rows[i];
   return NULL;
 }
 
-static clv_code check_numbers(const cleave_declaration *d, clv_err *err) {
+static clv_code check_declaration(const cleave_declaration *d, clv_err *err) {
   if (d->kind < CLEAVE_SENDING_LEAF || d->kind > CLEAVE_SENDING_WEIGHTS)
     return clv_fail(err, CLV_INVALID,
                     "a row of kind %d: declare a leaf, a value, a gradient or weights",
@@ -197,19 +197,19 @@ static clv_code check_numbers(const cleave_declaration *d, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code copy_text(const char *text, const char *part, char ret[CLV_EGRESS_MAX_NAME + 1],
-                          clv_err *err) {
+static clv_code copy_text(const char *text, const char *field_name,
+                          char ret[CLV_EGRESS_MAX_NAME + 1], clv_err *err) {
   size_t len = text ? strlen(text) : 0;
   if (len > CLV_EGRESS_MAX_NAME)
     return clv_fail(err, CLV_INVALID, "the %s of a row has %zu bytes, at most %d are possible",
-                    part, len, CLV_EGRESS_MAX_NAME);
+                    field_name, len, CLV_EGRESS_MAX_NAME);
   memcpy(ret, text ? text : "", len + 1);
   return CLV_OK;
 }
 
-static clv_code fill_row(const clv_program_gate *g, const cleave_declaration *d, row *r,
+static clv_code fill_row(const clv_program_gate *g, const cleave_declaration *d, declared_row *r,
                          clv_err *err) {
-  CLV_TRY(check_numbers(d, err));
+  CLV_TRY(check_declaration(d, err));
   CLV_TRY(copy_text(d->worker, "worker", r->worker, err));
   CLV_TRY(copy_text(d->module, "module", r->module, err));
   CLV_TRY(copy_text(d->name, "name", r->name, err));
@@ -225,7 +225,7 @@ static clv_code fill_row(const clv_program_gate *g, const cleave_declaration *d,
 
 /* Returns the largest tensor of the row; a tensor of one sample if the row does not limit the
  * number of samples. */
-static cleave_sending sending_of_row(const row *r) {
+static cleave_sending make_sending_of_row(const declared_row *r) {
   const cleave_declaration *d = &r->declaration;
   cleave_sending s = {.kind = d->kind,
                       .worker = r->worker,
@@ -241,7 +241,7 @@ static cleave_sending sending_of_row(const row *r) {
   return s;
 }
 
-static bool is_same_row(const row *a, const row *b) {
+static bool is_same_row(const declared_row *a, const declared_row *b) {
   const cleave_declaration *x = &a->declaration, *y = &b->declaration;
   return x->kind == y->kind && x->input == y->input && x->optimizer == y->optimizer &&
          !x->name == !y->name && x->shows == y->shows && x->hiding_layers == y->hiding_layers &&
@@ -250,14 +250,14 @@ static bool is_same_row(const row *a, const row *b) {
          strcmp(a->module, b->module) == 0 && strcmp(a->name, b->name) == 0;
 }
 
-static bool has_row(const clv_program_gate *g, const row *r) {
+static bool has_row(const clv_program_gate *g, const declared_row *r) {
   for (size_t i = 0; i < g->n_rows; i++)
     if (is_same_row(g->rows[i], r)) return true;
   return false;
 }
 
 clv_code clv_program_gate_declare(clv_program_gate *g, const cleave_declaration *d, clv_err *err) {
-  CLV_AUTO(clv_freep) row *r = NULL;
+  CLV_AUTO(clv_freep) declared_row *r = NULL;
   char name[512];
   CLV_TRY(clv_alloc(1, sizeof *r, &r, err));
   CLV_TRY(fill_row(g, d, r, err));
@@ -265,13 +265,13 @@ clv_code clv_program_gate_declare(clv_program_gate *g, const cleave_declaration 
   if (g->n_rows == MAX_ROWS)
     return clv_fail(err, CLV_EXHAUSTED, "the program has declared %d rows, the most it can",
                     MAX_ROWS);
-  cleave_sending s = sending_of_row(r);
-  clv_policy_tensor t = policy_tensor(g, &s, r, format_tensor(&s, name, sizeof name));
+  cleave_sending s = make_sending_of_row(r);
+  clv_policy_tensor t = make_policy_tensor(g, &s, r, format_tensor(&s, name, sizeof name));
   if (clv_policy_check_tensor(g->policy, &t, err) != CLV_OK) {
     if (err) err->code = CLV_DENIED;
     return CLV_DENIED;
   }
-  row **grown = reallocarray(g->rows, g->n_rows + 1, sizeof *grown);
+  declared_row **grown = reallocarray(g->rows, g->n_rows + 1, sizeof *grown);
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   g->rows = grown;
   g->rows[g->n_rows++] = clv_steal(&r);
@@ -281,7 +281,7 @@ clv_code clv_program_gate_declare(clv_program_gate *g, const cleave_declaration 
 /* ---- the check of a tensor ------------------------------------------------------------------- */
 
 /* Refuses this tensor. After it clv_program_gate_check refuses every tensor. */
-static cleave_status refuse(clv_program_gate *g, const char *text, cleave_error *error) {
+static cleave_status refuse_sending(clv_program_gate *g, const char *text, cleave_error *error) {
   if (g->refusal.code == CLV_OK) clv_fail(&g->refusal, CLV_DENIED, "egress refused: %s", text);
   snprintf(error->text, sizeof error->text, "%.479s", g->refusal.text);
   return error->status = CLEAVE_DENIED;
@@ -289,7 +289,7 @@ static cleave_status refuse(clv_program_gate *g, const char *text, cleave_error 
 
 /* Fills *ret with a row for an undeclared tensor, which counts as having the worst findings that it
  * can have. */
-static const row *undeclared_row(const cleave_sending *s, row *ret) {
+static const declared_row *make_undeclared_row(const cleave_sending *s, declared_row *ret) {
   memset(ret, 0, sizeof *ret);
   ret->declaration.shows = CLEAVE_SHOWS_WORST;
   ret->findings = worst_findings(s->kind, s->dtype);
@@ -299,47 +299,51 @@ static const row *undeclared_row(const cleave_sending *s, row *ret) {
 cleave_status clv_program_gate_check(void *gate, const cleave_sending *s, cleave_error *error) {
   clv_program_gate *g = gate;
   char name[512], text[700];
-  row undeclared;
+  declared_row undeclared_row;
   clv_err why;
-  if (g->refusal.code != CLV_OK && s->kind != CLEAVE_SENDING_FAILURE) return refuse(g, "", error);
-  const row *r = find_row(g, s);
+  if (g->refusal.code != CLV_OK && s->kind != CLEAVE_SENDING_FAILURE)
+    return refuse_sending(g, "", error);
+  const declared_row *r = find_row(g, s);
   format_tensor(s, name, sizeof name);
   if (!r && s->kind != CLEAVE_SENDING_FAILURE && (g->policy || g->n_rows)) {
     snprintf(text, sizeof text, "%s to %s: the program has declared no such tensor", name,
              s->worker);
-    return refuse(g, text, error);
+    return refuse_sending(g, text, error);
   }
-  clv_policy_tensor t = policy_tensor(g, s, r ? r : undeclared_row(s, &undeclared), name);
-  if (clv_policy_check_tensor(g->policy, &t, &why) != CLV_OK) return refuse(g, why.text, error);
+  clv_policy_tensor t =
+      make_policy_tensor(g, s, r ? r : make_undeclared_row(s, &undeclared_row), name);
+  if (clv_policy_check_tensor(g->policy, &t, &why) != CLV_OK)
+    return refuse_sending(g, why.text, error);
   return CLEAVE_OK;
 }
 
 bool clv_program_gate_has_declared_findings(const clv_program_gate *g, const cleave_sending *s) {
-  const row *r = find_row(g, s);
+  const declared_row *r = find_row(g, s);
   return r && (r->declaration.hiding_layers || r->declaration.shows != CLEAVE_SHOWS_WORST);
 }
 
-cleave_status clv_program_gate_compare(clv_program_gate *g, const cleave_sending *s,
-                                       clv_findings found, uint32_t n_hiding, const char *why,
-                                       cleave_error *error) {
-  const row *r = find_row(g, s);
-  char name[512], text[700], words[CLV_FINDINGS_TEXT];
+cleave_status clv_program_gate_compare_findings(clv_program_gate *g, const cleave_sending *s,
+                                                clv_findings measured_findings,
+                                                uint32_t n_hiding_layers, const char *reason,
+                                                cleave_error *error) {
+  const declared_row *r = find_row(g, s);
+  char name[512], text[700], findings_text[CLV_FINDINGS_TEXT_BYTES];
   if (!r) return CLEAVE_OK;
-  bool is_covered = (r->findings & CLV_FINDING_RAW_INPUT) || !(found & ~r->findings);
-  if (is_covered && r->declaration.hiding_layers <= n_hiding) return CLEAVE_OK;
-  clv_findings_words(found, words);
+  bool is_covered = (r->findings & CLV_FINDING_RAW_INPUT) || !(measured_findings & ~r->findings);
+  if (is_covered && r->declaration.hiding_layers <= n_hiding_layers) return CLEAVE_OK;
+  clv_findings_format(measured_findings, findings_text);
   snprintf(text, sizeof text,
            "%.150s to %.60s shows %s behind %u hiding layer%s%s%.200s; its row says less",
-           format_tensor(s, name, sizeof name), s->worker, *words ? words : "MIXED", n_hiding,
-           CLV_S(n_hiding), *why ? ": " : "", why);
-  return refuse(g, text, error);
+           format_tensor(s, name, sizeof name), s->worker, *findings_text ? findings_text : "MIXED",
+           n_hiding_layers, CLV_S(n_hiding_layers), *reason ? ": " : "", reason);
+  return refuse_sending(g, text, error);
 }
 
 /* ---- policy and record of a sent tensor ------------------------------------------------------ */
 
 /* Sets the name of a row of the record: the tensor and its findings. */
-static void set_key_name(const cleave_sending *s, const row *r, clv_egress_key *ret) {
-  char words[CLV_FINDINGS_TEXT], index[40] = "";
+static void set_key_name(const cleave_sending *s, const declared_row *r, clv_egress_key *ret) {
+  char findings_text[CLV_FINDINGS_TEXT_BYTES], index_text[40] = "";
   bool is_leaf = s->kind == CLEAVE_SENDING_LEAF;
   if (s->kind == CLEAVE_SENDING_FAILURE) return;
   if (s->kind == CLEAVE_SENDING_WEIGHTS) {
@@ -347,14 +351,15 @@ static void set_key_name(const cleave_sending *s, const row *r, clv_egress_key *
     return;
   }
   if (is_leaf || s->input)
-    snprintf(index, sizeof index, "%s %u, ", is_leaf ? "input" : "output", s->input);
-  clv_findings_words(r->findings, words);
-  snprintf(ret->name, sizeof ret->name, "%s%.16s%s%s%.64s", index, s->name, *s->name ? ", " : "",
+    snprintf(index_text, sizeof index_text, "%s %u, ", is_leaf ? "input" : "output", s->input);
+  clv_findings_format(r->findings, findings_text);
+  snprintf(ret->name, sizeof ret->name, "%s%.16s%s%s%.64s", index_text, s->name,
+           *s->name ? ", " : "",
            r->declaration.shows ? "declared by the program: " : "not declared: ",
-           *words ? words : "MIXED");
+           *findings_text ? findings_text : "MIXED");
 }
 
-static void make_key(const clv_program_gate *g, const cleave_sending *s, const row *r,
+static void make_key(const clv_program_gate *g, const cleave_sending *s, const declared_row *r,
                      clv_egress_key *ret) {
   const clv_remote_spec *w = find_worker(g->config, s->worker);
   int first_dim = s->kind == CLEAVE_SENDING_WEIGHTS || s->rank == 0 ? 0 : 1;
@@ -392,8 +397,8 @@ static clv_code add_flow(clv_program_gate *g, const clv_egress_key *key, const c
 /* Takes the bytes from the allowance of the tensor's flow, its balance in the record. The search
  * begins at the flow that was found last, because tensors are sent in the same order again and
  * again. */
-static clv_code charge_to_record(clv_program_gate *g, const cleave_sending *s, const row *r,
-                                 clv_err *err) {
+static clv_code charge_to_record(clv_program_gate *g, const cleave_sending *s,
+                                 const declared_row *r, clv_err *err) {
   clv_egress_key key;
   if (!g->record) return CLV_OK;
   make_key(g, s, r, &key);
@@ -410,14 +415,14 @@ static clv_code charge_to_record(clv_program_gate *g, const cleave_sending *s, c
 cleave_status clv_program_gate_charge(void *gate, const cleave_sending *s, cleave_error *error) {
   clv_program_gate *g = gate;
   char name[512];
-  row undeclared;
+  declared_row undeclared_row;
   clv_err why;
-  const row *r = find_row(g, s);
-  if (!r) r = undeclared_row(s, &undeclared);
+  const declared_row *r = find_row(g, s);
+  if (!r) r = make_undeclared_row(s, &undeclared_row);
   if (g->policy && s->kind != CLEAVE_SENDING_FAILURE) {
-    clv_policy_tensor t = policy_tensor(g, s, r, format_tensor(s, name, sizeof name));
+    clv_policy_tensor t = make_policy_tensor(g, s, r, format_tensor(s, name, sizeof name));
     if (clv_policy_charge(g->policy, &t, s->bytes, &why) != CLV_OK)
-      return refuse(g, why.text, error);
+      return refuse_sending(g, why.text, error);
   }
   if (charge_to_record(g, s, r, &why) == CLV_OK) return CLEAVE_OK;
   error->status = (cleave_status)why.code;

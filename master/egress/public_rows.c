@@ -3,7 +3,7 @@
  * Finds secret weights that are in fact public, because each row follows from a few numbers:
  * well-known transforms such as Hadamard or cosine. A factor on a row, or another order of the
  * rows, makes no difference. plain_values.c calls clv_public_row_test_add with the values of a
- * secret file, then clv_public_row_test_is_passed.
+ * secret file, then clv_public_row_test_is_public.
  *
  * Three rules count how few numbers a row needs. The zeros at its ends do not count:
  *
@@ -53,8 +53,8 @@ enum {
   MIN_SIMPLE_ROWS = 3
 };
 /* largest distance of a row from the row that its few numbers give, as a part of the row's norm;
- * TOLERANCE_SHORT: for short rows */
-static const double TOLERANCE = 0.05, TOLERANCE_SHORT = 0.005;
+ * SHORT_ROW_TOLERANCE: for short rows */
+static const double LONG_ROW_TOLERANCE = 0.05, SHORT_ROW_TOLERANCE = 0.005;
 
 /* ---- numbers of a row ------------------------------------------------------------------------ */
 
@@ -66,14 +66,14 @@ static bool is_multiple(double x_squares, double y_squares, double dot, double t
 }
 
 static bool has_constant_ratio(const float *v, size_t n, size_t lag, double tolerance) {
-  double left = 0, right = 0, dot = 0;
+  double later_squares = 0, earlier_squares = 0, dot_product = 0;
   for (size_t j = 0; j + lag < n; j++) {
     double x = (double)v[j], y = (double)v[j + lag];
-    left += y * y;
-    right += x * x;
-    dot += x * y;
+    later_squares += y * y;
+    earlier_squares += x * x;
+    dot_product += x * y;
   }
-  return is_multiple(left, right, dot, tolerance);
+  return is_multiple(later_squares, earlier_squares, dot_product, tolerance);
 }
 
 static bool is_geometric(const float *v, size_t n, double tolerance) {
@@ -83,16 +83,18 @@ static bool is_geometric(const float *v, size_t n, double tolerance) {
 }
 
 static bool has_cosine_recurrence(const float *v, size_t n, size_t lag, double tolerance) {
-  double left = 0, right = 0, dot = 0, neighbour_squares = 0;
+  double pair_sum_squares = 0, middle_squares = 0, dot_product = 0, neighbour_squares = 0;
   for (size_t j = lag; j + lag < n; j++) {
     double x = (double)v[j], a = (double)v[j - lag], b = (double)v[j + lag];
     neighbour_squares += a * a + b * b;
-    left += (a + b) * (a + b);
-    right += x * x;
-    dot += (a + b) * x;
+    pair_sum_squares += (a + b) * (a + b);
+    middle_squares += x * x;
+    dot_product += (a + b) * x;
   }
-  double remainder = right > 0 ? left - dot * dot / right : left;
-  return remainder <= tolerance * tolerance * (neighbour_squares + right);
+  double remainder = middle_squares > 0
+                         ? pair_sum_squares - dot_product * dot_product / middle_squares
+                         : pair_sum_squares;
+  return remainder <= tolerance * tolerance * (neighbour_squares + middle_squares);
 }
 
 static double sum_squares(const float *v, size_t n) {
@@ -115,8 +117,8 @@ static bool is_wave(const float *v, size_t n, double tolerance) {
 /* Takes the row as a matrix with `width` columns. If it is a product, p gets its column [n /
  * width], and *ret_q points at its row, which is a part of v. total_squares: sum of the squares of
  * the row. */
-static bool is_product(const float *v, size_t n, size_t width, double total_squares,
-                       double tolerance, float *p, const float **ret_q) {
+static bool is_outer_product(const float *v, size_t n, size_t width, double total_squares,
+                             double tolerance, float *p, const float **ret_q) {
   double mean_squares = total_squares / (double)(n / width), q_squares = 0, remainder = 0;
   size_t at = 0;
   while (at < n && (q_squares = sum_squares(v + at, width)) < mean_squares * (1 - 1e-9))
@@ -143,13 +145,14 @@ static size_t count_free_numbers(const float *v, size_t n, double tolerance, flo
 
 /* Counts the numbers that the row needs as a product of a column p and a row q, by the same rules
  * for p and q. Returns n if the row is no product. */
-static size_t count_free_numbers_of_product(const float *v, size_t n, double tolerance,
-                                            float *scratch) {
+static size_t count_free_numbers_of_outer_product(const float *v, size_t n, double tolerance,
+                                                  float *scratch) {
   const double total_squares = sum_squares(v, n);
   for (size_t width = 2; width <= n / 2; width++) {
     const float *q = v;
     size_t height = n / width;
-    if (n % width || !is_product(v, n, width, total_squares, tolerance, scratch, &q)) continue;
+    if (n % width || !is_outer_product(v, n, width, total_squares, tolerance, scratch, &q))
+      continue;
     return count_free_numbers(scratch, height, tolerance, scratch + height) +
            count_free_numbers(q, width, tolerance, scratch + height) - 1;
   }
@@ -166,9 +169,10 @@ static size_t count_free_numbers(const float *v, size_t n, double tolerance, flo
   if (length <= 2) return length;
   if (is_geometric(from, length, tolerance)) return 2;
   if (is_wave(from, length, tolerance)) return 3;
-  size_t n_numbers = count_free_numbers_of_product(from, length, tolerance, scratch);
-  return length == n ? n_numbers
-                     : CLV_MIN(n_numbers, count_free_numbers_of_product(v, n, tolerance, scratch));
+  size_t n_free_numbers = count_free_numbers_of_outer_product(from, length, tolerance, scratch);
+  return length == n ? n_free_numbers
+                     : CLV_MIN(n_free_numbers,
+                               count_free_numbers_of_outer_product(v, n, tolerance, scratch));
 }
 
 /* ---- counting the simple rows of a tensor ---------------------------------------------------- */
@@ -184,7 +188,7 @@ struct clv_public_row_test {
   float *row;           /* values of the current row, [MAX_ROW_VALUES] */
   float *column_values; /* values of the first columns, [MAX_COLUMNS][MAX_ROW_VALUES] */
   float *scratch;       /* [2 * MAX_ROW_VALUES] scratch of count_free_numbers */
-  row_counts of_rows, of_columns;
+  row_counts row_stats, column_stats;
   /* [MIN_SIGN_ROWS][MAX_ROW_VALUES] signs of the first rows whose values have the same absolute
    * value */
   float *sign_rows;
@@ -217,16 +221,17 @@ clv_code clv_public_row_test_new(size_t rows, size_t columns, clv_public_row_tes
 
 /* Stores the signs of the row if all its values have about the same absolute value. */
 static void store_sign_row(clv_public_row_test *t, size_t n) {
-  double size = sqrt(sum_squares(t->row, n) / (double)n);
-  bool has_one_size = n >= MIN_LONG_ROW_VALUES && size > 0 && t->n_sign_rows < MIN_SIGN_ROWS;
-  for (size_t i = 0; has_one_size && i < n; i++)
-    has_one_size = fabs(fabs((double)t->row[i]) / size - 1) < TOLERANCE;
-  if (!has_one_size) return;
+  double magnitude = sqrt(sum_squares(t->row, n) / (double)n);
+  bool has_one_magnitude =
+      n >= MIN_LONG_ROW_VALUES && magnitude > 0 && t->n_sign_rows < MIN_SIGN_ROWS;
+  for (size_t i = 0; has_one_magnitude && i < n; i++)
+    has_one_magnitude = fabs(fabs((double)t->row[i]) / magnitude - 1) < LONG_ROW_TOLERANCE;
+  if (!has_one_magnitude) return;
   float *to = t->sign_rows + t->n_sign_rows++ * MAX_ROW_VALUES;
   for (size_t i = 0; i < n; i++) to[i] = copysignf(1, t->row[i]);
 }
 
-static bool are_orthogonal(const clv_public_row_test *t, size_t n) {
+static bool are_sign_rows_orthogonal(const clv_public_row_test *t, size_t n) {
   for (size_t i = 0; i < t->n_sign_rows; i++)
     for (size_t k = 0; k < i; k++) {
       double dot = 0;
@@ -238,19 +243,20 @@ static bool are_orthogonal(const clv_public_row_test *t, size_t n) {
   return t->n_sign_rows == MIN_SIGN_ROWS;
 }
 
-static void count_row(row_counts *t, const float *v, size_t n, float *scratch) {
+static void add_row_to_counts(row_counts *t, const float *v, size_t n, float *scratch) {
   const float *from = v;
-  size_t max_numbers = 2, length = n, n_nonzero = 0;
+  size_t max_free_numbers = 2, length = n, n_nonzero = 0;
   skip_zeros_at_ends(&from, &length);
   if (!length) return;
   for (size_t i = 0; i < length; i++) n_nonzero += from[i] != 0;
-  double tolerance = length < MIN_LONG_ROW_VALUES ? TOLERANCE_SHORT : TOLERANCE;
-  if (length >= 4) max_numbers = 3;
+  double tolerance = length < MIN_LONG_ROW_VALUES ? SHORT_ROW_TOLERANCE : LONG_ROW_TOLERANCE;
+  if (length >= 4) max_free_numbers = 3;
   if (length >= MIN_LONG_ROW_VALUES)
-    max_numbers = CLV_MAX((size_t)4, CLV_MIN(length / 3, 3 + (size_t)log2((double)length)));
-  size_t n_numbers = count_free_numbers(v, n, tolerance, scratch);
-  bool is_simple = n_numbers <= max_numbers &&
-                   (length < MIN_LONG_ROW_VALUES || n_numbers <= CLV_MAX(n_nonzero / 2, (size_t)2));
+    max_free_numbers = CLV_MAX((size_t)4, CLV_MIN(length / 3, 3 + (size_t)log2((double)length)));
+  size_t n_free_numbers = count_free_numbers(v, n, tolerance, scratch);
+  bool is_simple =
+      n_free_numbers <= max_free_numbers &&
+      (length < MIN_LONG_ROW_VALUES || n_free_numbers <= CLV_MAX(n_nonzero / 2, (size_t)2));
   t->n_rows++;
   t->n_simple += is_simple;
   t->n_long_simple +=
@@ -265,19 +271,19 @@ void clv_public_row_test_add(clv_public_row_test *t, const float *values, size_t
     if (column < MAX_COLUMNS && row < MAX_ROW_VALUES)
       t->column_values[column * MAX_ROW_VALUES + row] = values[i];
     if (column + 1 < t->columns || t->columns < MIN_ROW_VALUES) continue;
-    count_row(&t->of_rows, t->row, length, t->scratch);
+    add_row_to_counts(&t->row_stats, t->row, length, t->scratch);
     store_sign_row(t, length);
   }
 }
 
-bool clv_public_row_test_is_passed(clv_public_row_test *t) {
-  const row_counts *r = &t->of_rows, *c = &t->of_columns;
-  t->of_columns = (row_counts){0};
+bool clv_public_row_test_is_public(clv_public_row_test *t) {
+  const row_counts *r = &t->row_stats, *c = &t->column_stats;
+  t->column_stats = (row_counts){0};
   for (size_t k = 0; k < CLV_MIN(t->columns, (size_t)MAX_COLUMNS); k++)
-    count_row(&t->of_columns, t->column_values + k * MAX_ROW_VALUES,
-              CLV_MIN(t->rows, (size_t)MAX_ROW_VALUES), t->scratch);
+    add_row_to_counts(&t->column_stats, t->column_values + k * MAX_ROW_VALUES,
+                      CLV_MIN(t->rows, (size_t)MAX_ROW_VALUES), t->scratch);
   return (r->n_rows && r->n_long_simple >= CLV_MIN(r->n_rows, (size_t)MIN_SIMPLE_LONG_ROWS)) ||
          (r->n_simple >= MIN_SIMPLE_ROWS && 2 * r->n_simple >= r->n_rows) ||
          (c->n_long_simple >= MIN_SIMPLE_ROWS && 2 * c->n_long_simple >= c->n_rows) ||
-         are_orthogonal(t, CLV_MIN(t->columns, (size_t)MAX_ROW_VALUES));
+         are_sign_rows_orthogonal(t, CLV_MIN(t->columns, (size_t)MAX_ROW_VALUES));
 }

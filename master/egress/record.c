@@ -43,12 +43,12 @@ struct clv_egress_flow {
   uint64_t balance; /* bytes that allowances on the disk cover and that were not yet sent; atomic */
   /* balance below which the next allowance is requested; 0: no request; atomic */
   uint64_t refill_threshold;
-  uint64_t tensors;     /* number of tensors that were charged to the flow; atomic */
+  uint64_t n_tensors;   /* number of tensors that were charged to the flow; atomic */
   uint64_t step_bytes;  /* bytes that the flow sends in a step; atomic */
   bool needs_allowance; /* the next write_ahead must write an allowance; atomic */
   /* The fields below are under the record's lock. */
-  uint64_t bytes_awaited;   /* bytes that a blocked clv_egress_charge waits for; 0: none waits */
-  uint64_t bytes_unwritten; /* bytes of an allowance whose line is not on the disk yet; 0: none */
+  uint64_t awaited_bytes;   /* bytes that a blocked clv_egress_charge waits for; 0: none waits */
+  uint64_t unwritten_bytes; /* bytes of an allowance whose line is not on the disk yet; 0: none */
   uint64_t allowance_steps; /* steps that the last allowance covered; 0: no allowance yet */
   /* granted_bytes: bytes of all allowances; settled_bytes, settled_tensors: bytes and tensors that
    * were sent under settled allowances */
@@ -65,11 +65,11 @@ struct clv_egress_record {
   uint64_t attempt, last_id;
   /* protects the flows and the file; clv_egress_charge takes it only if the balance is too small */
   pthread_mutex_t lock;
-  clv_egress_flow *flows, **last_flow;
+  clv_egress_flow *flows, **flows_end;
   clv_bytes lines; /* formatted lines, not yet written */
   /* first failure to write; after it all charges that need a new allowance fail */
   clv_err first_failure;
-  sem_t wake_thread;
+  sem_t wake_semaphore;
   bool is_ending, has_thread;
   pthread_t thread;
 };
@@ -102,10 +102,11 @@ static clv_code check_not_removed(const clv_egress_record *r, clv_err *err) {
  * after it; a command leaves such a line if it is killed while it writes. */
 static clv_code find_append_offset(const clv_egress_record *r, off_t *ret, clv_err *err) {
   char tail[CLV_EGRESS_MAX_LINE + 1];
-  off_t end = lseek(r->fd, 0, SEEK_END), from = CLV_MAX(end - (off_t)sizeof tail, (off_t)0);
-  ssize_t n = end < 0 ? -1 : pread(r->fd, tail, (size_t)(end - from), from);
+  off_t end = lseek(r->fd, 0, SEEK_END), tail_begin = CLV_MAX(end - (off_t)sizeof tail, (off_t)0);
+  ssize_t n = end < 0 ? -1 : pread(r->fd, tail, (size_t)(end - tail_begin), tail_begin);
   while (n > 0 && tail[n - 1] != '\n') n--;
-  if (n < 0 || (!n && from) || (from + n < end && ftruncate(r->fd, from + n) != 0))
+  if (n < 0 || (!n && tail_begin) ||
+      (tail_begin + n < end && ftruncate(r->fd, tail_begin + n) != 0))
     return clv_fail(err, CLV_PRECONDITION, "%s: its last line has no end and cannot be removed",
                     r->path);
   *ret = lseek(r->fd, 0, SEEK_END);
@@ -147,7 +148,7 @@ static clv_code flush_lines(clv_egress_record *r, bool waits_for_disk, clv_err *
   return r->first_failure.code;
 }
 
-static void format_line(clv_egress_record *r, clv_egress_line *l) {
+static void append_record_line(clv_egress_record *r, clv_egress_line *l) {
   clv_time_text(clv_wall_ms(), l->at);
   l->attempt = r->attempt;
   clv_egress_line_format(l, &r->lines);
@@ -161,12 +162,12 @@ static void store_atomic(uint64_t *v, uint64_t to) { __atomic_store_n(v, to, __A
 /* Settles the oldest open allowance. bytes: number of bytes that were sent under it. */
 static void settle_oldest_allowance(clv_egress_flow *f, uint64_t bytes) {
   clv_egress_line l = {.event = CLV_EGRESS_SETTLE};
-  uint64_t tensors = load_atomic(&f->tensors);
-  l.settle.id = f->open_allowances[0].id;
-  l.settle.bytes = bytes;
-  l.settle.tensors = tensors - f->settled_tensors;
-  format_line(f->record, &l);
-  f->settled_tensors = tensors;
+  uint64_t n_tensors = load_atomic(&f->n_tensors);
+  l.settlement.id = f->open_allowances[0].id;
+  l.settlement.bytes = bytes;
+  l.settlement.n_tensors = n_tensors - f->settled_tensors;
+  append_record_line(f->record, &l);
+  f->settled_tensors = n_tensors;
   f->settled_bytes += bytes;
   f->n_open_allowances--;
   memmove(f->open_allowances, f->open_allowances + 1,
@@ -202,27 +203,28 @@ static uint64_t next_allowance_steps(const clv_egress_flow *f, uint64_t now_ns) 
   return age_ms < SLOW_USE_MS ? f->allowance_steps : CLV_MAX(f->allowance_steps / 2, 1u);
 }
 
-/* Formats the next allowance of a flow. The caller calls add_to_balance when the line is on the
- * disk. */
-static void format_allowance(clv_egress_flow *f, uint64_t now_ns) {
+/* Formats the next allowance of a flow. The caller calls add_unwritten_to_balance when the line is
+ * on the disk. */
+static void format_allowance_line(clv_egress_flow *f, uint64_t now_ns) {
   clv_egress_record *r = f->record;
   clv_egress_line l = {.event = CLV_EGRESS_ALLOW};
   f->allowance_steps = next_allowance_steps(f, now_ns);
-  l.allow.id = ++r->last_id;
-  l.allow.key = f->key;
-  l.allow.bytes = CLV_MAX(f->allowance_steps * load_atomic(&f->step_bytes), f->bytes_awaited);
-  clv_time_text(clv_wall_ms() + CLV_EGRESS_ALLOWANCE_MS, l.allow.expires_at);
-  format_line(r, &l);
-  f->open_allowances[f->n_open_allowances++] = (open_allowance){l.allow.id, l.allow.bytes, now_ns};
-  f->bytes_unwritten = l.allow.bytes;
+  l.allowance.id = ++r->last_id;
+  l.allowance.key = f->key;
+  l.allowance.bytes = CLV_MAX(f->allowance_steps * load_atomic(&f->step_bytes), f->awaited_bytes);
+  clv_time_text(clv_wall_ms() + CLV_EGRESS_ALLOWANCE_MS, l.allowance.expires_at);
+  append_record_line(r, &l);
+  f->open_allowances[f->n_open_allowances++] =
+      (open_allowance){l.allowance.id, l.allowance.bytes, now_ns};
+  f->unwritten_bytes = l.allowance.bytes;
 }
 
-/* Raises the balance of a flow by its allowance of bytes_unwritten, whose line is on the disk
+/* Raises the balance of a flow by its allowance of unwritten_bytes, whose line is on the disk
  * now. */
-static void add_to_balance(clv_egress_flow *f) {
-  uint64_t bytes = f->bytes_unwritten;
+static void add_unwritten_to_balance(clv_egress_flow *f) {
+  uint64_t bytes = f->unwritten_bytes;
   if (!bytes) return;
-  f->bytes_unwritten = 0;
+  f->unwritten_bytes = 0;
   f->granted_bytes += bytes;
   store_atomic(&f->refill_threshold, f->has_one_tensor ? 0 : bytes / 2);
   __atomic_fetch_add(&f->balance, bytes, __ATOMIC_SEQ_CST);
@@ -230,31 +232,31 @@ static void add_to_balance(clv_egress_flow *f) {
 
 static bool needs_allowance(const clv_egress_flow *f) {
   bool is_requested = __atomic_load_n(&f->needs_allowance, __ATOMIC_SEQ_CST);
-  return (is_requested || f->bytes_awaited > load_atomic(&f->balance)) &&
+  return (is_requested || f->awaited_bytes > load_atomic(&f->balance)) &&
          f->n_open_allowances < MAX_OPEN_ALLOWANCES;
 }
 
 /* Formats an allowance for each flow that needs one. Returns true if there was any. */
 static bool format_needed_allowances(clv_egress_record *r) {
   uint64_t now_ns = clv_now_ns();
-  bool has_new = false;
+  bool has_new_allowances = false;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
     if (!needs_allowance(f)) continue;
     __atomic_store_n(&f->needs_allowance, false, __ATOMIC_SEQ_CST);
-    format_allowance(f, now_ns);
-    has_new = true;
+    format_allowance_line(f, now_ns);
+    has_new_allowances = true;
   }
-  return has_new;
+  return has_new_allowances;
 }
 
 /* Writes the allowances that flows need, together with SETTLE lines for allowances that are used
  * up. Caller holds the record's lock. */
 static clv_code write_ahead(clv_egress_record *r, clv_err *err) {
-  bool has_new = format_needed_allowances(r);
-  if (!has_new && r->first_failure.code == CLV_OK) return CLV_OK;
+  bool has_new_allowances = format_needed_allowances(r);
+  if (!has_new_allowances && r->first_failure.code == CLV_OK) return CLV_OK;
   for (clv_egress_flow *f = r->flows; f; f = f->next) settle_used_allowances(f);
-  CLV_TRY(flush_lines(r, has_new, err));
-  for (clv_egress_flow *f = r->flows; f; f = f->next) add_to_balance(f);
+  CLV_TRY(flush_lines(r, has_new_allowances, err));
+  for (clv_egress_flow *f = r->flows; f; f = f->next) add_unwritten_to_balance(f);
   return CLV_OK;
 }
 
@@ -268,14 +270,14 @@ clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) {
 /* ---- charging a tensor to its flow ----------------------------------------------------------- */
 
 /* Takes bytes from the balance of a flow. Returns false, and takes nothing, if the balance is too
- * small. *ret_left: the balance afterwards. */
-static bool take_from_balance(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_left) {
+ * small. *ret_left_bytes: the balance afterwards. */
+static bool try_take_from_balance(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_left_bytes) {
   uint64_t balance = load_atomic(&f->balance);
   do {
     if (balance < bytes) return false;
   } while (!__atomic_compare_exchange_n(&f->balance, &balance, balance - bytes, true,
                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
-  *ret_left = balance - bytes;
+  *ret_left_bytes = balance - bytes;
   return true;
 }
 
@@ -283,27 +285,28 @@ static bool take_from_balance(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_
 static clv_code charge_with_new_allowances(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
   clv_egress_record *r = f->record;
   clv_code code = CLV_OK;
-  uint64_t left;
+  uint64_t left_bytes;
   pthread_mutex_lock(&r->lock);
-  while (code == CLV_OK && !take_from_balance(f, bytes, &left)) {
-    f->bytes_awaited = bytes;
+  while (code == CLV_OK && !try_take_from_balance(f, bytes, &left_bytes)) {
+    f->awaited_bytes = bytes;
     if (f->n_open_allowances == MAX_OPEN_ALLOWANCES) take_back_balance(f);
     code = write_ahead(r, err);
   }
-  f->bytes_awaited = 0;
+  f->awaited_bytes = 0;
   pthread_mutex_unlock(&r->lock);
   return code;
 }
 
 clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
-  uint64_t left;
-  __atomic_fetch_add(&f->tensors, 1, __ATOMIC_SEQ_CST);
-  if (!take_from_balance(f, bytes, &left)) return charge_with_new_allowances(f, bytes, err);
-  if (left >= load_atomic(&f->refill_threshold) ||
+  uint64_t left_bytes;
+  __atomic_fetch_add(&f->n_tensors, 1, __ATOMIC_SEQ_CST);
+  if (!try_take_from_balance(f, bytes, &left_bytes))
+    return charge_with_new_allowances(f, bytes, err);
+  if (left_bytes >= load_atomic(&f->refill_threshold) ||
       !__atomic_exchange_n(&f->refill_threshold, 0, __ATOMIC_SEQ_CST))
     return CLV_OK;
   __atomic_store_n(&f->needs_allowance, true, __ATOMIC_SEQ_CST);
-  sem_post(&f->record->wake_thread);
+  sem_post(&f->record->wake_semaphore);
   return CLV_OK;
 }
 
@@ -317,8 +320,8 @@ clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *key, bo
   f->key = *key;
   f->has_one_tensor = has_one_tensor;
   pthread_mutex_lock(&r->lock);
-  *r->last_flow = f;
-  r->last_flow = &f->next;
+  *r->flows_end = f;
+  r->flows_end = &f->next;
   pthread_mutex_unlock(&r->lock);
   *ret = f;
   return CLV_OK;
@@ -347,20 +350,21 @@ static uint64_t take_back_old_allowances(clv_egress_record *r) {
 }
 
 uint64_t egress_renew_allowances(clv_egress_record *r) {
-  clv_err ignored; /* r->first_failure keeps this error, and clv_egress_charge returns it */
+  clv_err ignored_err; /* r->first_failure keeps this error, and clv_egress_charge returns it */
   pthread_mutex_lock(&r->lock);
-  uint64_t next = take_back_old_allowances(r);
-  if (write_ahead(r, &ignored) == CLV_OK && r->lines.len) (void)!flush_lines(r, false, &ignored);
+  uint64_t next_ns = take_back_old_allowances(r);
+  if (write_ahead(r, &ignored_err) == CLV_OK && r->lines.len)
+    (void)!flush_lines(r, false, &ignored_err);
   pthread_mutex_unlock(&r->lock);
-  return next;
+  return next_ns;
 }
 
 static void *run_write_thread(void *user) {
   clv_egress_record *r = user;
   while (!__atomic_load_n(&r->is_ending, __ATOMIC_SEQ_CST)) {
-    uint64_t next = egress_renew_allowances(r);
-    struct timespec at = {(time_t)(next / 1000000000u), (long)(next % 1000000000u)};
-    while (sem_clockwait(&r->wake_thread, CLOCK_MONOTONIC, &at) != 0 && errno == EINTR) continue;
+    uint64_t next_ns = egress_renew_allowances(r);
+    struct timespec at = {(time_t)(next_ns / 1000000000u), (long)(next_ns % 1000000000u)};
+    while (sem_clockwait(&r->wake_semaphore, CLOCK_MONOTONIC, &at) != 0 && errno == EINTR) continue;
   }
   return NULL;
 }
@@ -379,10 +383,10 @@ static clv_code start_thread(clv_egress_record *r, clv_err *err) {
 /* ---- opening and closing the record ---------------------------------------------------------- */
 
 static clv_code note_attempt_number(void *user, const char *line, size_t len, clv_err *err) {
-  uint64_t *last = user;
+  uint64_t *last_attempt = user;
   clv_egress_line l;
   CLV_TRY(clv_egress_line_parse(line, len, &l, err));
-  if (l.event == CLV_EGRESS_ATTEMPT) *last = CLV_MAX(*last, l.attempt);
+  if (l.event == CLV_EGRESS_ATTEMPT) *last_attempt = CLV_MAX(*last_attempt, l.attempt);
   return CLV_OK;
 }
 
@@ -418,7 +422,7 @@ static clv_code write_attempt(clv_egress_record *r, clv_egress_line *l, clv_err 
   CLV_TRY(lock_file(r, err));
   fd = r->fd;
   CLV_TRY(scan_existing_lines(r, &l->start.removed_bytes, err));
-  format_line(r, l);
+  append_record_line(r, l);
   return flush_lines(r, true, err);
 }
 
@@ -426,7 +430,7 @@ static clv_code begin_attempt(clv_egress_record *r, const clv_egress_line *start
                               clv_err *err) {
   clv_egress_line l = *start_line;
   l.event = CLV_EGRESS_ATTEMPT;
-  l.start.version = CLV_EGRESS_VERSION;
+  l.start.version = CLV_EGRESS_RECORD_VERSION;
   CLV_TRY(write_attempt(r, &l, err));
   CLV_TRY(clv_file_sync_folder(r->path, err));
   return start_thread(r, err);
@@ -439,7 +443,7 @@ static void record_free(clv_egress_record *r) {
   }
   if (r->fd >= 0) close(r->fd);
   clv_bytes_done(&r->lines);
-  sem_destroy(&r->wake_thread);
+  sem_destroy(&r->wake_semaphore);
   pthread_mutex_destroy(&r->lock);
   free(r);
 }
@@ -454,8 +458,8 @@ clv_code clv_egress_open(const char *path, const clv_egress_line *start_line,
   CLV_TRY(clv_alloc(1, sizeof *r, &r, err));
   memcpy(r->path, path, strlen(path) + 1);
   pthread_mutex_init(&r->lock, NULL);
-  sem_init(&r->wake_thread, 0, 0);
-  r->last_flow = &r->flows;
+  sem_init(&r->wake_semaphore, 0, 0);
+  r->flows_end = &r->flows;
   clv_code code = open_file(r, err);
   if (code == CLV_OK) code = begin_attempt(r, start_line, err);
   if (code == CLV_OK)
@@ -473,7 +477,7 @@ void clv_egress_note_direct_transfer(clv_egress_record *r, const char *from, con
   snprintf(l.hop.by, sizeof l.hop.by, "worker");
   l.hop.bytes = bytes;
   pthread_mutex_lock(&r->lock);
-  format_line(r, &l);
+  append_record_line(r, &l);
   pthread_mutex_unlock(&r->lock);
 }
 
@@ -481,28 +485,28 @@ void clv_egress_note_look(clv_egress_record *r, const clv_egress_line *look) {
   clv_egress_line l = *look;
   l.event = CLV_EGRESS_LOOK;
   pthread_mutex_lock(&r->lock);
-  format_line(r, &l);
+  append_record_line(r, &l);
   pthread_mutex_unlock(&r->lock);
 }
 
-static void format_end(clv_egress_record *r, uint64_t code) {
+static void format_end_line(clv_egress_record *r, uint64_t code) {
   clv_egress_line l = {.event = CLV_EGRESS_END};
-  l.end.code = code;
+  l.attempt_end.code = code;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
     take_back_balance(f);
     if (strcmp(f->key.from, CLV_EGRESS_MASTER) != 0) continue;
-    l.end.tensors += f->settled_tensors;
-    l.end.bytes += f->settled_bytes;
+    l.attempt_end.n_tensors += f->settled_tensors;
+    l.attempt_end.bytes += f->settled_bytes;
   }
-  format_line(r, &l);
+  append_record_line(r, &l);
 }
 
 clv_code clv_egress_close(clv_egress_record *r, uint64_t exit_code, clv_err *err) {
   if (!r) return CLV_OK;
   __atomic_store_n(&r->is_ending, true, __ATOMIC_SEQ_CST);
-  sem_post(&r->wake_thread);
+  sem_post(&r->wake_semaphore);
   pthread_join(r->thread, NULL);
-  format_end(r, exit_code);
+  format_end_line(r, exit_code);
   clv_code code = flush_lines(r, true, err);
   record_free(r);
   return code;

@@ -37,23 +37,23 @@ static const line_field attempt_fields[] = {
     {"cut", WHOLE_NUMBER, AT(start.removed_bytes)},
 };
 static const line_field allow_fields[] = {
-    {"id", WHOLE_NUMBER, AT(allow.id)},
-    {"from", TEXT_AT(allow.key.from)},
-    {"to", TEXT_AT(allow.key.to)},
-    {"identity", TEXT_AT(allow.key.identity)},
-    {"kind", EGRESS_KIND, AT(allow.key.kind)},
-    {"stage", TEXT_AT(allow.key.stage)},
-    {"name", TEXT_AT(allow.key.name)},
-    {"dtype", TEXT_AT(allow.key.dtype)},
-    {"shape", SHAPE, AT(allow.key.shape)},
-    {"random", FLAG, AT(allow.key.has_random_values)},
-    {"bytes", WHOLE_NUMBER, AT(allow.bytes)},
-    {"until", TEXT_AT(allow.expires_at)},
+    {"id", WHOLE_NUMBER, AT(allowance.id)},
+    {"from", TEXT_AT(allowance.key.from)},
+    {"to", TEXT_AT(allowance.key.to)},
+    {"identity", TEXT_AT(allowance.key.identity)},
+    {"kind", EGRESS_KIND, AT(allowance.key.kind)},
+    {"stage", TEXT_AT(allowance.key.stage)},
+    {"name", TEXT_AT(allowance.key.name)},
+    {"dtype", TEXT_AT(allowance.key.dtype)},
+    {"shape", SHAPE, AT(allowance.key.shape)},
+    {"random", FLAG, AT(allowance.key.has_random_values)},
+    {"bytes", WHOLE_NUMBER, AT(allowance.bytes)},
+    {"until", TEXT_AT(allowance.expires_at)},
 };
 static const line_field settle_fields[] = {
-    {"id", WHOLE_NUMBER, AT(settle.id)},
-    {"tensors", WHOLE_NUMBER, AT(settle.tensors)},
-    {"bytes", WHOLE_NUMBER, AT(settle.bytes)},
+    {"id", WHOLE_NUMBER, AT(settlement.id)},
+    {"tensors", WHOLE_NUMBER, AT(settlement.n_tensors)},
+    {"bytes", WHOLE_NUMBER, AT(settlement.bytes)},
 };
 static const line_field hop_fields[] = {
     {"from", TEXT_AT(hop.from)},
@@ -62,7 +62,7 @@ static const line_field hop_fields[] = {
     {"by", TEXT_AT(hop.by)},
 };
 static const line_field look_fields[] = {
-    {"records", WHOLE_NUMBER, AT(look.records)},
+    {"records", WHOLE_NUMBER, AT(look.n_records)},
     {"pixels", TEXT_AT(look.pixels)},
     {"tokens", TEXT_AT(look.tokens)},
     {"labels", TEXT_AT(look.labels)},
@@ -70,16 +70,16 @@ static const line_field look_fields[] = {
     {"groups", TEXT_AT(look.groups), .is_optional = true},
 };
 static const line_field end_fields[] = {
-    {"code", WHOLE_NUMBER, AT(end.code)},
-    {"tensors", WHOLE_NUMBER, AT(end.tensors)},
-    {"bytes", WHOLE_NUMBER, AT(end.bytes)},
+    {"code", WHOLE_NUMBER, AT(attempt_end.code)},
+    {"tensors", WHOLE_NUMBER, AT(attempt_end.n_tensors)},
+    {"bytes", WHOLE_NUMBER, AT(attempt_end.bytes)},
 };
 
 static const struct {
   const char *name;
   const line_field *fields;
   size_t n;
-} event_rows[CLV_EGRESS_EVENTS] = {
+} event_formats[CLV_EGRESS_EVENTS] = {
     [CLV_EGRESS_ATTEMPT] = {"attempt", attempt_fields, CLV_COUNT(attempt_fields)},
     [CLV_EGRESS_ALLOW] = {"allow", allow_fields, CLV_COUNT(allow_fields)},
     [CLV_EGRESS_SETTLE] = {"settle", settle_fields, CLV_COUNT(settle_fields)},
@@ -134,10 +134,10 @@ static void put_field(clv_bytes *out, const line_field *f, const void *line) {
 }
 
 void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out) {
-  clv_bytes_printf(out, "{\"event\":\"%s\"", event_rows[l->event].name);
+  clv_bytes_printf(out, "{\"event\":\"%s\"", event_formats[l->event].name);
   for (size_t i = 0; i < CLV_COUNT(head_fields); i++) put_field(out, &head_fields[i], l);
-  for (size_t i = 0; i < event_rows[l->event].n; i++)
-    put_field(out, &event_rows[l->event].fields[i], l);
+  for (size_t i = 0; i < event_formats[l->event].n; i++)
+    put_field(out, &event_formats[l->event].fields[i], l);
   clv_bytes_puts(out, "}\n");
 }
 
@@ -226,7 +226,7 @@ static clv_code parse_event(cursor *c, clv_egress_event *ret, clv_err *err) {
   char name[16] = "";
   if (skip_text(c, "{\"event\":") && parse_text(c, name, sizeof name))
     for (int e = 1; e < CLV_EGRESS_EVENTS; e++)
-      if (strcmp(name, event_rows[e].name) == 0) {
+      if (strcmp(name, event_formats[e].name) == 0) {
         *ret = (clv_egress_event)e;
         return CLV_OK;
       }
@@ -242,7 +242,7 @@ clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *re
                     CLV_EGRESS_MAX_LINE);
   CLV_TRY(parse_event(&c, &l.event, err));
   CLV_TRY(parse_fields(&c, head_fields, CLV_COUNT(head_fields), &l, err));
-  CLV_TRY(parse_fields(&c, event_rows[l.event].fields, event_rows[l.event].n, &l, err));
+  CLV_TRY(parse_fields(&c, event_formats[l.event].fields, event_formats[l.event].n, &l, err));
   clv_egress_line_format(&l, &rewritten);
   if (rewritten.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (rewritten.len != len + 1 || memcmp(rewritten.data, text, len) != 0)

@@ -68,7 +68,7 @@ static clv_code reserve_element(void *list_address, size_t n, size_t *cap, size_
 }
 
 /* Adds `bytes` to *sum. CLV_DATA_LOSS: the sum exceeds INT64_MAX. */
-static clv_code add_checked(uint64_t *sum, uint64_t bytes, clv_err *err) {
+static clv_code add_bytes_checked(uint64_t *sum, uint64_t bytes, clv_err *err) {
   if (*sum > INT64_MAX - bytes) return clv_fail(err, CLV_DATA_LOSS, "the sum is out of range");
   *sum += bytes;
   return CLV_OK;
@@ -86,10 +86,10 @@ static clv_egress_attempt *find_attempt(const record_reader *r, const clv_egress
 
 static clv_code add_attempt(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_summary *b = &r->summary;
-  if (l->start.version != CLV_EGRESS_VERSION)
+  if (l->start.version != CLV_EGRESS_RECORD_VERSION)
     return clv_fail(err, CLV_DATA_LOSS,
                     "the record has version %llu, this program reads version %d",
-                    (unsigned long long)l->start.version, CLV_EGRESS_VERSION);
+                    (unsigned long long)l->start.version, CLV_EGRESS_RECORD_VERSION);
   if (l->attempt != b->n_attempts + 1)
     return clv_fail(err, CLV_DATA_LOSS, "attempt %llu after %zu", (unsigned long long)l->attempt,
                     b->n_attempts);
@@ -102,10 +102,11 @@ static clv_code find_row(record_reader *r, const clv_egress_line *l, size_t *ret
   clv_egress_summary *b = &r->summary;
   size_t attempt = l->attempt - 1;
   for (*ret = 0; *ret < b->n_rows; ++*ret)
-    if (b->rows[*ret].attempt == attempt && egress_is_same_key(&b->rows[*ret].key, &l->allow.key))
+    if (b->rows[*ret].attempt == attempt &&
+        egress_is_same_key(&b->rows[*ret].key, &l->allowance.key))
       return CLV_OK;
   CLV_TRY(reserve_element(&b->rows, b->n_rows, &r->cap_rows, sizeof *b->rows, err));
-  b->rows[b->n_rows] = (clv_egress_row_sum){.attempt = attempt, .key = l->allow.key};
+  b->rows[b->n_rows] = (clv_egress_row_sum){.attempt = attempt, .key = l->allowance.key};
   memcpy(b->rows[b->n_rows++].first, l->at, sizeof l->at);
   return CLV_OK;
 }
@@ -113,24 +114,25 @@ static clv_code find_row(record_reader *r, const clv_egress_line *l, size_t *ret
 static clv_code add_allowance(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = find_attempt(r, l);
   size_t at;
-  if (l->allow.id != a->last_id + 1)
+  if (l->allowance.id != a->last_id + 1)
     return clv_fail(err, CLV_DATA_LOSS, "allowance %llu after %llu",
-                    (unsigned long long)l->allow.id, (unsigned long long)a->last_id);
+                    (unsigned long long)l->allowance.id, (unsigned long long)a->last_id);
   CLV_TRY(find_row(r, l, &at, err));
   CLV_TRY(reserve_element(&r->open_allowances, r->n_open_allowances, &r->cap_open_allowances,
                           sizeof *r->open_allowances, err));
   clv_egress_row_sum *row = &r->summary.rows[at];
-  CLV_TRY(add_checked(&row->unsettled_bytes, l->allow.bytes, err));
+  CLV_TRY(add_bytes_checked(&row->unsettled_bytes, l->allowance.bytes, err));
   if (is_from_master(row)) {
-    CLV_TRY(add_checked(&r->summary.total_bytes, l->allow.bytes, err));
-    /* cannot overflow, because the sum is at most total_bytes, which add_checked has checked */
-    a->unsettled_bytes += l->allow.bytes;
-    a->bytes += l->allow.bytes;
+    CLV_TRY(add_bytes_checked(&r->summary.total_bytes, l->allowance.bytes, err));
+    /* cannot overflow, because the sum is at most total_bytes, which add_bytes_checked has
+     * checked */
+    a->unsettled_bytes += l->allowance.bytes;
+    a->bytes += l->allowance.bytes;
   }
   memcpy(row->last, l->at, sizeof l->at);
   r->open_allowances[r->n_open_allowances++] =
-      (open_allowance_sum){l->attempt, l->allow.id, l->allow.bytes, at};
-  a->last_id = l->allow.id;
+      (open_allowance_sum){l->attempt, l->allowance.id, l->allowance.bytes, at};
+  a->last_id = l->allowance.id;
   a->n_open_allowances++;
   return CLV_OK;
 }
@@ -140,14 +142,14 @@ static clv_code add_allowance(record_reader *r, const clv_egress_line *l, clv_er
 static clv_code remove_open_allowance(record_reader *r, const clv_egress_line *l,
                                       open_allowance_sum *ret, clv_err *err) {
   size_t i = r->n_open_allowances;
-  while (i && (r->open_allowances[i - 1].id != l->settle.id ||
+  while (i && (r->open_allowances[i - 1].id != l->settlement.id ||
                r->open_allowances[i - 1].attempt != l->attempt))
     i--;
-  if (!i || l->settle.bytes > r->open_allowances[i - 1].bytes)
+  if (!i || l->settlement.bytes > r->open_allowances[i - 1].bytes)
     return clv_fail(
         err, CLV_DATA_LOSS,
         "allowance %llu is settled, but was not allowed, was settled before or is smaller",
-        (unsigned long long)l->settle.id);
+        (unsigned long long)l->settlement.id);
   *ret = r->open_allowances[i - 1];
   r->open_allowances[i - 1] = r->open_allowances[--r->n_open_allowances];
   return CLV_OK;
@@ -158,16 +160,16 @@ static clv_code settle_allowance(record_reader *r, const clv_egress_line *l, clv
   open_allowance_sum o = {0};
   CLV_TRY(remove_open_allowance(r, l, &o, err));
   clv_egress_row_sum *row = &r->summary.rows[o.row];
-  CLV_TRY(add_checked(&row->tensors, l->settle.tensors, err));
-  CLV_TRY(add_checked(&row->settled_bytes, l->settle.bytes, err));
+  CLV_TRY(add_bytes_checked(&row->n_tensors, l->settlement.n_tensors, err));
+  CLV_TRY(add_bytes_checked(&row->settled_bytes, l->settlement.bytes, err));
   row->unsettled_bytes -= o.bytes;
   memcpy(row->last, l->at, sizeof l->at);
   a->n_open_allowances--;
   if (!is_from_master(row)) return CLV_OK;
   a->unsettled_bytes -= o.bytes;
-  a->bytes -= o.bytes - l->settle.bytes;
-  r->summary.total_bytes -= o.bytes - l->settle.bytes;
-  return add_checked(&a->tensors, l->settle.tensors, err);
+  a->bytes -= o.bytes - l->settlement.bytes;
+  r->summary.total_bytes -= o.bytes - l->settlement.bytes;
+  return add_bytes_checked(&a->n_tensors, l->settlement.n_tensors, err);
 }
 
 static clv_code add_hop(record_reader *r, const clv_egress_line *l, clv_err *err) {
@@ -189,7 +191,8 @@ static clv_code set_look(record_reader *r, const clv_egress_line *l, clv_err *er
 
 static clv_code set_end(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = find_attempt(r, l);
-  if (a->n_open_allowances || l->end.bytes != a->bytes || l->end.tensors != a->tensors)
+  if (a->n_open_allowances || l->attempt_end.bytes != a->bytes ||
+      l->attempt_end.n_tensors != a->n_tensors)
     return clv_fail(err, CLV_DATA_LOSS,
                     "the sums of the end differ from those of the lines before");
   a->has_ended = true;
@@ -198,7 +201,7 @@ static clv_code set_end(record_reader *r, const clv_egress_line *l, clv_err *err
 }
 
 static clv_code handle_line(void *user, const char *text, size_t len, clv_err *err) {
-  static clv_code (*const handlers[])(record_reader *, const clv_egress_line *, clv_err *) = {
+  static clv_code (*const event_handlers[])(record_reader *, const clv_egress_line *, clv_err *) = {
       [CLV_EGRESS_ATTEMPT] = add_attempt,     [CLV_EGRESS_ALLOW] = add_allowance,
       [CLV_EGRESS_SETTLE] = settle_allowance, [CLV_EGRESS_HOP] = add_hop,
       [CLV_EGRESS_LOOK] = set_look,           [CLV_EGRESS_END] = set_end,
@@ -210,26 +213,26 @@ static clv_code handle_line(void *user, const char *text, size_t len, clv_err *e
   if (l.event != CLV_EGRESS_ATTEMPT && (!has_begun || find_attempt(r, &l)->has_ended))
     return clv_fail(err, CLV_DATA_LOSS, "attempt %llu has not begun or has ended",
                     (unsigned long long)l.attempt);
-  return handlers[l.event](r, &l, err);
+  return event_handlers[l.event](r, &l, err);
 }
 
 /* ---- reading all lines ----------------------------------------------------------------------- */
 
 /* Returns true for a truncated line: it has no newline, or it has a NUL, because after a crash of
  * the machine a file may have its new length but not yet its bytes. */
-static bool is_truncated_line(const char *line, size_t left, size_t *ret_len) {
-  const char *end = memchr(line, '\n', left);
-  *ret_len = end ? (size_t)(end - line) : left;
+static bool is_truncated_line(const char *line, size_t bytes_left, size_t *ret_len) {
+  const char *end = memchr(line, '\n', bytes_left);
+  *ret_len = end ? (size_t)(end - line) : bytes_left;
   return !end || memchr(line, '\0', *ret_len);
 }
 
 clv_code egress_for_each_line(const char *text, size_t len, const char *label, egress_line_fn *fn,
                               void *user, size_t *ret_complete_bytes, clv_err *err) {
   size_t at = 0, n;
-  for (uint64_t number = 1; at < len && !is_truncated_line(text + at, len - at, &n);
-       number++, at += n + 1)
+  for (uint64_t line_number = 1; at < len && !is_truncated_line(text + at, len - at, &n);
+       line_number++, at += n + 1)
     if (fn(user, text + at, n, err) != CLV_OK)
-      return clv_err_prefix(err, "%s:%llu", label, (unsigned long long)number);
+      return clv_err_prefix(err, "%s:%llu", label, (unsigned long long)line_number);
   *ret_complete_bytes = at;
   return CLV_OK;
 }

@@ -28,29 +28,29 @@
 
 enum {
   N_SUMS = 16,
-  MAX_POINTS = 256,    /* most values of a row that its digest is made of */
-  MAX_LINES = 1 << 17, /* most rows, and most columns, that have digests */
+  MAX_POINTS_PER_LINE = 256, /* most values of a row that its digest is made of */
+  MAX_LINES = 1 << 17,       /* most rows, and most columns, that have digests */
   /* fewest values that are not 0 of a row whose digest alone proves a match; of rows with fewer,
    * four digests must agree */
-  LONG_VALUES = 8,
-  MIN_VALUES = 4 /* fewest values that are not 0 of a row with a digest */
+  MIN_LONG_LINE_VALUES = 8,
+  MIN_NONZERO_VALUES = 4 /* fewest values that are not 0 of a row with a digest */
 };
 static const double SUM_CELL_SIZE = 0.1;
 /* fewest effective values of a row with a digest: (sum of squares)^2 / (sum of 4th powers) */
-static const double MIN_EFFECTIVE = 2;
+static const double MIN_EFFECTIVE_VALUES = 2;
 
 /* Sums over the values of one row or column, from which its digest is made. */
-typedef struct line {
+typedef struct line_sums {
   double sums[N_SUMS]; /* sums of the values times their random factors */
   /* sums of the squares and of the 4th powers of the values */
-  double squares_sum, fourths_sum;
+  double squares_sum, fourth_powers_sum;
   size_t n; /* number of values that are not 0 */
-} line;
+} line_sums;
 
 /* All rows of a tensor, or all columns. */
 typedef struct axis {
   size_t n, length;    /* number of lines; number of values of each line */
-  line *lines;         /* [n] sums of the lines; NULL after the last value was added */
+  line_sums *lines;    /* [n] sums of the lines; NULL after the last value was added */
   clv_sha256 *digests; /* [n_digests], ascending and distinct */
   size_t n_digests;
 } axis;
@@ -71,29 +71,34 @@ void clv_row_digests_free(clv_row_digests *d) {
 
 /* ---- sums of a row times random factors ------------------------------------------------------ */
 
-static float factors[MAX_POINTS][N_SUMS]; /* random factors of the values of a line */
-static pthread_once_t factors_once = PTHREAD_ONCE_INIT;
+/* random factors of the values of a line */
+static float random_factors[MAX_POINTS_PER_LINE][N_SUMS];
+static pthread_once_t random_factors_once = PTHREAD_ONCE_INIT;
 
-static void make_factors(void) {
+static void make_random_factors(void) {
   const clv_rng_key key = {.seed = 0x726f7773};
   const float bound = sqrtf(3); /* uniform factors from -bound to bound have variance 1 */
-  clv_rng_uniform(&key, -bound, bound, &factors[0][0], (size_t)MAX_POINTS * N_SUMS);
+  clv_rng_uniform(&key, -bound, bound, &random_factors[0][0], (size_t)MAX_POINTS_PER_LINE * N_SUMS);
 }
 
-static size_t point_count(const axis *a) { return CLV_MIN(a->length, (size_t)MAX_POINTS); }
+static size_t count_points(const axis *a) {
+  return CLV_MIN(a->length, (size_t)MAX_POINTS_PER_LINE);
+}
 
 /* Returns the index in a line of point i: the i-th of the values that the line's digest is made
  * of. */
-static size_t index_of_point(const axis *a, size_t i) {
-  return a->length <= MAX_POINTS ? i : i * a->length / MAX_POINTS;
+static size_t point_index(const axis *a, size_t i) {
+  return a->length <= MAX_POINTS_PER_LINE ? i : i * a->length / MAX_POINTS_PER_LINE;
 }
 
-/* Returns the first point of a line whose index_of_point is `index` or more. */
+/* Returns the first point of a line whose point_index is `index` or more. */
 static size_t find_first_point_from(const axis *a, size_t index) {
-  return a->length <= MAX_POINTS ? index : (index * MAX_POINTS + a->length - 1) / a->length;
+  return a->length <= MAX_POINTS_PER_LINE
+             ? index
+             : (index * MAX_POINTS_PER_LINE + a->length - 1) / a->length;
 }
 
-static float value_of(clv_dtype dtype, const char *data, size_t i) {
+static float load_value(clv_dtype dtype, const char *data, size_t i) {
   uint16_t bf16_bits;
   float float_value;
   if (dtype == CLV_BF16) {
@@ -105,25 +110,25 @@ static float value_of(clv_dtype dtype, const char *data, size_t i) {
   return isfinite(float_value) ? float_value : 0;
 }
 
-static void add_value(line *to, size_t point, float value) {
+static void add_value(line_sums *to, size_t point, float value) {
   const double v = (double)value, square = v * v;
-  for (int k = 0; k < N_SUMS; k++) to->sums[k] += v * (double)factors[point][k];
+  for (int k = 0; k < N_SUMS; k++) to->sums[k] += v * (double)random_factors[point][k];
   to->squares_sum += square;
-  to->fourths_sum += square * square;
+  to->fourth_powers_sum += square * square;
   to->n += value != 0;
 }
 
 /* Adds the values [first, first + n) of a row to the sums of the row and of the columns. */
-static void add_part(clv_row_digests *d, clv_dtype dtype, size_t row, size_t first,
-                     const char *data, size_t n) {
+static void add_row_part(clv_row_digests *d, clv_dtype dtype, size_t row, size_t first,
+                         const char *data, size_t n) {
   const axis *rows = &d->axes[0], *columns = &d->axes[1];
   size_t end = first + n, i = find_first_point_from(rows, first), at;
-  for (; row < rows->n && i < point_count(rows) && (at = index_of_point(rows, i)) < end; i++)
-    add_value(&rows->lines[row], i, value_of(dtype, data, at - first));
+  for (; row < rows->n && i < count_points(rows) && (at = point_index(rows, i)) < end; i++)
+    add_value(&rows->lines[row], i, load_value(dtype, data, at - first));
   i = find_first_point_from(columns, row);
-  if (i >= point_count(columns) || index_of_point(columns, i) != row) return;
+  if (i >= count_points(columns) || point_index(columns, i) != row) return;
   for (at = first; at < end && at < columns->n; at++)
-    add_value(&columns->lines[at], i, value_of(dtype, data, at - first));
+    add_value(&columns->lines[at], i, load_value(dtype, data, at - first));
 }
 
 /* ---- digests of rows ------------------------------------------------------------------------- */
@@ -132,31 +137,31 @@ static int compare_digests(const void *a, const void *b) {
   return memcmp(a, b, sizeof(clv_sha256));
 }
 
-size_t clv_row_points(const clv_sha256 *name) {
-  return name->bytes[sizeof name->bytes - 1] ? CLV_ROW_POINTS : 1;
+size_t clv_row_hash_points(const clv_sha256 *row_hash) {
+  return row_hash->bytes[sizeof row_hash->bytes - 1] ? CLV_ROW_MIN_POINTS : 1;
 }
 
 /* Computes the digest of a row or column. *ret_has_digest false: the line has none, because too few
  * of its values count. */
-static clv_code compute_line_digest(const line *l, clv_sha256 *ret, bool *ret_has_digest,
+static clv_code compute_line_digest(const line_sums *l, clv_sha256 *ret, bool *ret_has_digest,
                                     clv_err *err) {
   struct {
     char kind[8];
     int32_t cell[N_SUMS];
   } of = {.kind = "row"};
-  *ret_has_digest =
-      l->n >= MIN_VALUES && l->squares_sum * l->squares_sum >= MIN_EFFECTIVE * l->fourths_sum;
+  *ret_has_digest = l->n >= MIN_NONZERO_VALUES &&
+                    l->squares_sum * l->squares_sum >= MIN_EFFECTIVE_VALUES * l->fourth_powers_sum;
   if (!*ret_has_digest) return CLV_OK;
   for (int k = 0; k < N_SUMS; k++)
     of.cell[k] = (int32_t)(fabs(l->sums[k]) / sqrt(l->squares_sum) / SUM_CELL_SIZE);
   CLV_TRY(clv_sha256_of(&of, sizeof of, ret, err));
-  ret->bytes[sizeof ret->bytes - 1] = l->n >= LONG_VALUES;
+  ret->bytes[sizeof ret->bytes - 1] = l->n >= MIN_LONG_LINE_VALUES;
   return CLV_OK;
 }
 
 /* Makes the digests of all lines and keeps the max_digests smallest ones. */
 static clv_code make_digests(axis *a, size_t max_digests, clv_err *err) {
-  size_t n = 0, n_kept = 0;
+  size_t n = 0, n_distinct = 0;
   bool has_digest;
   CLV_TRY(clv_alloc(a->n, sizeof *a->digests, &a->digests, err));
   for (size_t i = 0; i < a->n; i++) {
@@ -164,20 +169,20 @@ static clv_code make_digests(axis *a, size_t max_digests, clv_err *err) {
     n += has_digest;
   }
   if (n) qsort(a->digests, n, sizeof *a->digests, compare_digests);
-  for (size_t i = 0; i < n && n_kept < max_digests; i++)
-    if (!n_kept || compare_digests(&a->digests[n_kept - 1], &a->digests[i]) != 0)
-      a->digests[n_kept++] = a->digests[i];
-  a->n_digests = n_kept;
+  for (size_t i = 0; i < n && n_distinct < max_digests; i++)
+    if (!n_distinct || compare_digests(&a->digests[n_distinct - 1], &a->digests[i]) != 0)
+      a->digests[n_distinct++] = a->digests[i];
+  a->n_digests = n_distinct;
   free(a->lines);
   a->lines = NULL;
-  clv_sha256 *shrunk = realloc(a->digests, CLV_MAX(n_kept, (size_t)1) * sizeof *shrunk);
+  clv_sha256 *shrunk = realloc(a->digests, CLV_MAX(n_distinct, (size_t)1) * sizeof *shrunk);
   if (shrunk) a->digests = shrunk;
   return CLV_OK;
 }
 
 static clv_code begin_digests(const clv_weights_sample *s, clv_row_digests **ret, clv_err *err) {
   size_t rows = (size_t)s->shape.dim[0], columns = s->n_values / rows;
-  pthread_once(&factors_once, make_factors);
+  pthread_once(&random_factors_once, make_random_factors);
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
   (*ret)->axes[0] = (axis){.n = CLV_MIN(rows, (size_t)MAX_LINES), .length = columns};
   (*ret)->axes[1] = (axis){.n = CLV_MIN(columns, (size_t)MAX_LINES), .length = rows};
@@ -200,21 +205,21 @@ void clv_row_digests_add(clv_weights_sample *s, uint64_t offset, const void *dat
   for (size_t i = 0, length = d->axes[0].length, part; i < n; i += part) {
     size_t first = (at + i) % length;
     part = CLV_MIN(n - i, length - first);
-    add_part(d, s->dtype, (at + i) / length, first, (const char *)data + i * size, part);
+    add_row_part(d, s->dtype, (at + i) / length, first, (const char *)data + i * size, part);
   }
   d->n_added += n;
   for (int i = 0; d->n_added == s->n_values && d->code == CLV_OK && i < 2; i++)
     d->code = make_digests(&d->axes[i], s->max_row_digests, &ignored);
 }
 
-clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_row_names *ret,
-                                 clv_err *err) {
+clv_code clv_weights_sample_row_hashes(const clv_weights_sample *s, bool is_by_column,
+                                       clv_row_hashes *ret, clv_err *err) {
   const clv_row_digests *d = s->row_digests;
-  *ret = (clv_row_names){0};
+  *ret = (clv_row_hashes){0};
   if (d && d->code != CLV_OK) return clv_fail(err, d->code, "no digests of rows: out of memory");
   if (!d || d->n_added != s->n_values) return CLV_OK;
-  const axis *a = &d->axes[columns];
-  *ret = (clv_row_names){a->digests, a->n_digests};
+  const axis *a = &d->axes[is_by_column];
+  *ret = (clv_row_hashes){a->digests, a->n_digests};
   return CLV_OK;
 }
 

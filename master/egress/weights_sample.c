@@ -42,51 +42,52 @@ bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_
   s->part_len = takes_all_values ? n : CLV_SAMPLE_PART_LEN;
   s->value_sums = (clv_value_sums){0};
   s->row_digests = NULL;
-  s->max_row_digests = CLV_ROW_MAX_KEPT;
+  s->max_row_digests = CLV_MAX_LEDGER_ROWS_PER_TENSOR;
   return true;
 }
 
 /* Returns the index of the first value of a part. */
-static size_t first_value_of_part(const clv_weights_sample *s, size_t part) {
+static size_t part_begin_index(const clv_weights_sample *s, size_t part) {
   return s->n_parts == 1 ? 0 : part * (s->n_values - s->part_len) / (s->n_parts - 1);
 }
 
-static void *part_address(clv_weights_sample *s, size_t part) {
+static void *part_values(clv_weights_sample *s, size_t part) {
   return s->values + part * s->part_len * clv_dtype_size(s->dtype);
 }
 
 /* ---- sums over all values of a tensor -------------------------------------------------------- */
 
-static const double TURN_RATE = 1.4; /* the w in the sums z_k and s_k at the head of this file */
+/* the w in the sums z_k and s_k at the head of this file */
+static const double LOG_FREQUENCY = 1.4;
 enum { N_MAGNITUDES = 1 << 15 };
 
 /* |v|^(i w) for each value v of bf16; 0 for 0 and for values that are not finite. All values are
  * rounded to bf16 before they are summed, so that a rounded copy has the same sums as its
  * original. */
-static double powers[N_MAGNITUDES][2];
-static pthread_once_t powers_once = PTHREAD_ONCE_INIT;
+static double complex_powers[N_MAGNITUDES][2];
+static pthread_once_t complex_powers_once = PTHREAD_ONCE_INIT;
 
-static void make_powers(void) {
+static void make_complex_powers(void) {
   for (uint16_t i = 0; i < N_MAGNITUDES; i++) {
     float v = clv_bf16_value(i);
     if (!isnormal(v)) continue;
-    powers[i][0] = cos(TURN_RATE * log((double)v));
-    powers[i][1] = sin(TURN_RATE * log((double)v));
+    complex_powers[i][0] = cos(LOG_FREQUENCY * log((double)v));
+    complex_powers[i][1] = sin(LOG_FREQUENCY * log((double)v));
   }
 }
 
 static void add_to_sums(clv_value_sums *s, uint16_t bf16_bits) {
-  const double *of = powers[bf16_bits & (N_MAGNITUDES - 1)],
+  const double *of = complex_powers[bf16_bits & (N_MAGNITUDES - 1)],
                sign = bf16_bits & N_MAGNITUDES ? -1 : 1;
   double re = of[0], im = of[1], re2 = re * re - im * im, im2 = 2 * re * im;
-  const double z[CLV_SPREAD_SUMS] = {re, im, re2, im2, re2 * re - im2 * im, re2 * im + im2 * re};
-  for (int k = 0; k < CLV_SPREAD_SUMS; k++) s->unsigned_sums[k] += z[k];
-  for (int k = 0; k < CLV_SPREAD_SUMS; k++) s->signed_sums[k] += sign * z[k];
+  const double z[CLV_N_SPREAD_SUMS] = {re, im, re2, im2, re2 * re - im2 * im, re2 * im + im2 * re};
+  for (int k = 0; k < CLV_N_SPREAD_SUMS; k++) s->unsigned_sums[k] += z[k];
+  for (int k = 0; k < CLV_N_SPREAD_SUMS; k++) s->signed_sums[k] += sign * z[k];
 }
 
 static void add_all_to_sums(clv_weights_sample *s, const char *data, size_t n) {
   clv_value_sums sums = s->value_sums;
-  pthread_once(&powers_once, make_powers);
+  pthread_once(&complex_powers_once, make_complex_powers);
   for (size_t i = 0; i < n; i++) {
     float float_value;
     uint16_t bf16_bits;
@@ -112,10 +113,10 @@ void clv_weights_sample_add(clv_weights_sample *s, uint64_t offset, const void *
   if (s->n_parts > 1 && offset % size == 0) add_all_to_sums(s, data, len / size);
   clv_row_digests_add(s, offset, data, len);
   for (size_t i = 0; i < s->n_parts; i++) {
-    uint64_t begin = (uint64_t)first_value_of_part(s, i) * size, end = begin + s->part_len * size;
+    uint64_t begin = (uint64_t)part_begin_index(s, i) * size, end = begin + s->part_len * size;
     uint64_t from = CLV_MAX(begin, offset), to = CLV_MIN(end, offset + len);
     if (from >= to) continue;
-    memcpy((char *)part_address(s, i) + (from - begin), (const char *)data + (from - offset),
+    memcpy((char *)part_values(s, i) + (from - begin), (const char *)data + (from - offset),
            (size_t)(to - from));
   }
 }
@@ -142,16 +143,17 @@ clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
 
 /* ---- moments of the sample ------------------------------------------------------------------- */
 
-enum { MIN_SAMPLED = 16 };
-/* FREQUENCY: lowest of the four frequencies of cosines and sines, of values with mean square 1.
+enum { MIN_SAMPLED_VALUES = 16 };
+/* LOWEST_FREQUENCY: lowest of the four frequencies of cosines and sines, of values with mean square
+ * 1.
  * MEAN_CELL_SIZE: width of the cells to which moments are rounded down, to be multiplied by the
- * square root of the number of values. NEAR_SHARE: a moment within this share of a cell from the
- * next cell may count there. */
-static const double FREQUENCY = 1.5, MEAN_CELL_SIZE = 0.2, NEAR_SHARE = 0.2;
+ * square root of the number of values. NEAR_CELL_SHARE: a moment within this share of a cell from
+ * the next cell may count there. */
+static const double LOWEST_FREQUENCY = 1.5, MEAN_CELL_SIZE = 0.2, NEAR_CELL_SHARE = 0.2;
 /* least width of the cells for the moments of all values, divided by the number of values */
 static const double MIN_MEAN_CELL_SIZE = 1e-4;
 
-static double value_at(const clv_weights_sample *s, size_t i) {
+static double load_sampled_value(const clv_weights_sample *s, size_t i) {
   float float_value;
   uint16_t bf16_bits;
   memcpy(&float_value, s->values + 4 * i, s->dtype == CLV_BF16 ? 0 : sizeof float_value);
@@ -164,17 +166,17 @@ static double value_at(const clv_weights_sample *s, size_t i) {
  * tensor and its negative have the same moments. */
 static bool compute_sample_moments(const clv_weights_sample *s, clv_weights_moments *ret) {
   size_t n = s->n_parts * s->part_len;
-  double squares = 0, scale;
+  double squares_sum = 0, scale;
   *ret = (clv_weights_moments){.kind = "form", .n_values = s->n_values};
-  for (size_t i = 0; i < n; i++) squares += value_at(s, i) * value_at(s, i);
-  scale = sqrt(squares / (double)CLV_MAX(n, (size_t)1));
-  if (n < MIN_SAMPLED || scale <= 0 || !isfinite(scale)) return false;
+  for (size_t i = 0; i < n; i++) squares_sum += load_sampled_value(s, i) * load_sampled_value(s, i);
+  scale = sqrt(squares_sum / (double)CLV_MAX(n, (size_t)1));
+  if (n < MIN_SAMPLED_VALUES || scale <= 0 || !isfinite(scale)) return false;
   for (size_t i = 0; i < n; i++)
-    for (int k = 0; k < CLV_SPREAD_MEANS; k++) {
-      double angle = FREQUENCY * (k / 2 + 1) * value_at(s, i) / scale;
+    for (int k = 0; k < CLV_N_SPREAD_MEANS; k++) {
+      double angle = LOWEST_FREQUENCY * (k / 2 + 1) * load_sampled_value(s, i) / scale;
       ret->means[k] += k % 2 ? sin(angle) : cos(angle);
     }
-  for (int k = 0; k < CLV_SPREAD_MEANS; k++)
+  for (int k = 0; k < CLV_N_SPREAD_MEANS; k++)
     ret->means[k] =
         (k % 2 ? fabs(ret->means[k]) : ret->means[k]) / (MEAN_CELL_SIZE * sqrt((double)n));
   return true;
@@ -195,7 +197,7 @@ static double vector_length(double x, double y) { return sqrt(x * x + y * y); }
 static bool compute_full_moments(const clv_weights_sample *s, clv_weights_moments *ret) {
   const double *z = s->value_sums.unsigned_sums, *sign = s->value_sums.signed_sums,
                angle = atan2(z[1], z[0]);
-  double cell =
+  double cell_width =
       fmax(MEAN_CELL_SIZE * sqrt((double)s->n_values), MIN_MEAN_CELL_SIZE * (double)s->n_values);
   *ret = (clv_weights_moments){
       .kind = "spread", .n_values = s->n_values, .means = {vector_length(z[0], z[1])}};
@@ -203,7 +205,7 @@ static bool compute_full_moments(const clv_weights_sample *s, clv_weights_moment
   rotate_back(z, 2, angle, &ret->means[1]);
   rotate_back(z, 3, angle, &ret->means[3]);
   for (int k = 0; k < 3; k++) ret->means[5 + k] = vector_length(sign[2 * k], sign[2 * k + 1]);
-  for (int k = 0; k < CLV_SPREAD_MEANS; k++) ret->means[k] /= cell;
+  for (int k = 0; k < CLV_N_SPREAD_MEANS; k++) ret->means[k] /= cell_width;
   return true;
 }
 
@@ -217,21 +219,22 @@ clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned neigh
   struct {
     char kind[8];
     uint64_t count;
-    int64_t cell[CLV_SPREAD_MEANS];
+    int64_t cell[CLV_N_SPREAD_MEANS];
   } of = {.count = f->n_values};
   memcpy(of.kind, f->kind, sizeof of.kind);
   *ret_is_near = true;
-  for (int k = 0; k < CLV_SPREAD_MEANS; k++) {
+  for (int k = 0; k < CLV_N_SPREAD_MEANS; k++) {
     double cell = floor(f->means[k]), fraction = f->means[k] - cell;
-    int64_t step = fraction < NEAR_SHARE ? -1 : fraction > 1 - NEAR_SHARE ? 1 : 0;
+    int64_t step = fraction < NEAR_CELL_SHARE ? -1 : fraction > 1 - NEAR_CELL_SHARE ? 1 : 0;
     of.cell[k] = (int64_t)cell + (neighbour_bits >> k & 1 ? step : 0);
     *ret_is_near &= step || !(neighbour_bits >> k & 1);
   }
   return clv_sha256_of(&of, sizeof of, ret, err);
 }
 
-clv_code clv_weights_sample_names(const clv_weights_sample *s, clv_sha256 ret[CLV_SAMPLE_NAMES],
-                                  size_t *ret_n, clv_err *err) {
+clv_code clv_weights_sample_hashes(const clv_weights_sample *s,
+                                   clv_sha256 ret[CLV_SAMPLE_MAX_HASHES], size_t *ret_n,
+                                   clv_err *err) {
   clv_weights_moments f;
   bool is_near;
   *ret_n = 1;

@@ -55,28 +55,28 @@ bool clv_run_lock_has_checkpoint(const clv_run_lock *c);
  * NAME.1, NAME.2 ... beside this one. When the new run starts (clv_run_lock_note_start), the
  * earlier run stays there if it had finished once, and is deleted otherwise. If the new attempt
  * ends or dies before it starts, the files are moved back. */
-clv_code clv_run_lock_make_room(clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_lock_move_earlier_run(clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
 /* Returns the folder that now holds an earlier, finished run; NULL: no such run was moved. */
 const char *clv_run_lock_moved_folder(const clv_run_lock *c);
 
 typedef struct clv_run_lock_info {
   const char *name, *session; /* name of the run; path of the session file, as given */
   bool is_resume;             /* true: a further attempt at the run that run.json records */
-  clv_notifier notice;        /* receives read and write errors of run.json; outlives the lock */
+  clv_notifier notifier;      /* receives read and write errors of run.json; outlives the lock */
 } clv_run_lock_info;
 
 /* Records that an attempt begins. Warns of a damaged record of earlier attempts and replaces it. */
 clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run,
                             clv_err *err) CLV_USE_RESULT;
 /* Ends the attempt as recovered, and records that another attempt begins in this process. code,
- * lost: exit code and text of the failure that the run recovers from. CLV_ABORTED: see
+ * failure_text: exit code and text of the failure that the run recovers from. CLV_ABORTED: see
  * clv_run_lock_check_newest. */
-clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *lost,
+clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *failure_text,
                                   clv_err *err) CLV_USE_RESULT;
 /* Raises the epoch, so that workers replace the session that they still have by a new one. */
 clv_code clv_run_lock_raise_epoch(clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
 /* Records that the attempt, after a recovery, trains again from `step`. */
-void clv_run_lock_note_recovered(clv_run_lock *c, uint64_t step);
+void clv_run_lock_note_recovery(clv_run_lock *c, uint64_t step);
 /* Reads run.json. CLV_ABORTED: another process has begun an attempt there, which only happens if
  * the folder's file system gave its lock to two hosts; this process must not write to the run any
  * more. */
@@ -97,38 +97,38 @@ void clv_run_lock_note_step(clv_run_lock *c, uint64_t step, double loss,
 /* Remembers the best evaluation: by accuracy, or by loss where accuracy is NaN. */
 void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e);
 /* Forgets the best evaluation if it is of a later step, since the run goes back to `step`. */
-void clv_run_lock_note_rewound(clv_run_lock *c, uint64_t step);
+void clv_run_lock_note_rewind(clv_run_lock *c, uint64_t step);
 void clv_run_lock_note_checkpoint(clv_run_lock *c); /* after a checkpoint: writes run.json */
 /* Records the outcome of the attempt. An attempt that never started is undone instead, if it
  * created the folder or moved an earlier run away: its files are removed, and the earlier run is
  * moved back. */
 void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, const char *text);
 
-/* True if clv_history_stop sent this signal. */
+/* True if clv_history_stop_run sent this signal. */
 bool clv_is_stop_request(const siginfo_t *info);
 
 /* ---- functions for other processes ----------------------------------------------------------- */
 
-/* All functions below except clv_history_find print to standard output. A `run` without '/' names a
- * folder in runs/ below the working folder; with '/' it is a path. CLV_NOT_FOUND: there is no such
- * run; the message suggests a similar name. */
+/* All functions below except clv_history_find_folder print to standard output. A `run` without '/'
+ * names a folder in runs/ below the working folder; with '/' it is a path. CLV_NOT_FOUND: there is
+ * no such run; the message suggests a similar name. */
 
 /* Returns the folder of a run. The caller frees it. */
-clv_code clv_history_find(const char *run, char **ret_folder, clv_err *err) CLV_USE_RESULT;
+clv_code clv_history_find_folder(const char *run, char **ret_folder, clv_err *err) CLV_USE_RESULT;
 
 /* Prints a table of the runs in `folder`, newest first, or one JSON object per line. */
-clv_code clv_history_list(const char *folder, bool json, clv_err *err) CLV_USE_RESULT;
+clv_code clv_history_print_runs(const char *folder, bool json, clv_err *err) CLV_USE_RESULT;
 
-/* Prints the log of a run. follows: continues until the run ends and sets *ret_exit to its exit
- * code; otherwise *ret_exit is 0. */
-clv_code clv_history_log(const char *run, bool follows, bool json, int *ret_exit,
-                         clv_err *err) CLV_USE_RESULT;
+/* Prints the log of a run. follows: continues until the run ends and sets *ret_exit_code to its
+ * exit code; otherwise *ret_exit_code is 0. */
+clv_code clv_history_print_log(const char *run, bool follows, bool json, int *ret_exit_code,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* Asks a run to end after a checkpoint, or kills it (kills_now). Waits until it has ended and
- * prints its state. *ret_exit: 0 if it stopped as asked or had finished, else its exit code.
+ * prints its state. *ret_exit_code: 0 if it stopped as asked or had finished, else its exit code.
  * CLV_PRECONDITION: it does not run; CLV_UNAVAILABLE: it runs on another host; CLV_DENIED: it
  * belongs to another user. */
-clv_code clv_history_stop(const char *run, bool kills_now, bool json, int *ret_exit,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_history_stop_run(const char *run, bool kills_now, bool json, int *ret_exit_code,
+                              clv_err *err) CLV_USE_RESULT;
 
 #endif

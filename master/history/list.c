@@ -16,12 +16,12 @@
 
 enum { MAX_RUNS = 100000, CELL_BYTES = 80 };
 
-typedef struct entries {
+typedef struct run_list {
   clv_run_entry *items;
   size_t n;
-} entries;
+} run_list;
 
-static void entries_done(entries *l) {
+static void run_list_done(run_list *l) {
   for (size_t i = 0; i < l->n; i++) clv_run_entry_done(&l->items[i]);
   free(l->items);
 }
@@ -33,7 +33,7 @@ static void dir_closep(DIR **dir) {
 /* ---- finding the runs ------------------------------------------------------------------------ */
 
 /* Adds the run of a folder. Skips a folder that belongs to no run. */
-static clv_code add_run(entries *l, const char *folder, clv_err *err) {
+static clv_code add_run(run_list *l, const char *folder, clv_err *err) {
   clv_run_entry *grown = reallocarray(l->items, l->n + 1, sizeof *grown);
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   l->items = grown;
@@ -43,7 +43,7 @@ static clv_code add_run(entries *l, const char *folder, clv_err *err) {
 }
 
 /* Adds the runs of the folders in `folder`. */
-static clv_code add_runs_below(entries *l, const char *folder, clv_err *err) {
+static clv_code add_runs_below(run_list *l, const char *folder, clv_err *err) {
   CLV_AUTO(dir_closep) DIR *dir = opendir(folder);
   if (!dir)
     return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_UNAVAILABLE,
@@ -77,22 +77,22 @@ static int compare_newest_first(const void *a, const void *b) {
 /* ---- the table of runs ----------------------------------------------------------------------- */
 
 typedef enum column {
-  NAME,
-  STATE,
-  BEGAN,
-  TOOK,
-  STEP,
-  LOSS,
-  ACCURACY,
-  BEST,
-  WHERE,
+  NAME_COLUMN,
+  STATE_COLUMN,
+  BEGIN_TIME_COLUMN,
+  DURATION_COLUMN,
+  STEP_COLUMN,
+  LOSS_COLUMN,
+  ACCURACY_COLUMN,
+  BEST_COLUMN,
+  HOST_COLUMN,
   N_COLUMNS
 } column;
 
-static const char *const titles[N_COLUMNS] = {"RUN",  "STATE",    "BEGAN", "TOOK", "STEP",
-                                              "LOSS", "ACCURACY", "BEST",  "WHERE"};
+static const char *const column_titles[N_COLUMNS] = {"RUN",  "STATE",    "BEGAN", "TOOK", "STEP",
+                                                     "LOSS", "ACCURACY", "BEST",  "WHERE"};
 
-typedef char row[N_COLUMNS][CELL_BYTES];
+typedef char row_cells[N_COLUMNS][CELL_BYTES];
 
 static void format_time(uint64_t ms, char *text, size_t len) {
   /* at most the end of year 9999, because later years have more digits */
@@ -120,7 +120,7 @@ static void format_number(double v, char *text, size_t len) {
 
 /* Formats the best evaluation: "accuracy 0.9100 at 120, validation". */
 static void format_best(const clv_run_best *b, char *text, size_t len) {
-  char number[CLV_JSON_NUMBER], set_name[24];
+  char number[CLV_JSON_NUMBER_BYTES], set_name[24];
   bool is_by_loss = isnan(b->accuracy);
   format_number(is_by_loss ? b->loss : b->accuracy, number, sizeof number);
   if (b->evaluated_set[0])
@@ -131,11 +131,11 @@ static void format_best(const clv_run_best *b, char *text, size_t len) {
 }
 
 static void format_host(const clv_run_entry *e, const clv_run_attempt *a, char *text, size_t len) {
-  clv_run_attempt here = {0};
-  clv_process_describe_self(&here);
+  clv_run_attempt this_process = {0};
+  clv_process_describe_self(&this_process);
   if (e->state == CLV_STATE_RUNNING && e->holder_pid)
     snprintf(text, len, "process %ld", e->holder_pid);
-  else if (a && strcmp(a->host, here.host) != 0)
+  else if (a && strcmp(a->host, this_process.host) != 0)
     clv_text_truncate(a->host, text, len);
   else
     snprintf(text, len, "-");
@@ -149,32 +149,32 @@ static uint64_t attempt_ended_ms(const clv_run_entry *e, const clv_run_attempt *
 }
 
 /* Fills a row of the table; "-" where a value is unknown. */
-static void fill_row(const clv_run_entry *e, row r) {
+static void fill_row(const clv_run_entry *e, row_cells r) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   for (int c = 0; c < N_COLUMNS; c++) strcpy(r[c], "-");
-  clv_text_truncate(e->name, r[NAME], CELL_BYTES);
-  snprintf(r[STATE], CELL_BYTES, "%s", clv_run_state_name(e->state));
-  format_number(e->loss, r[LOSS], CELL_BYTES);
-  format_number(e->accuracy, r[ACCURACY], CELL_BYTES);
-  format_host(e, a, r[WHERE], CELL_BYTES);
-  if (a || e->step) snprintf(r[STEP], CELL_BYTES, "%" PRIu64, e->step);
+  clv_text_truncate(e->name, r[NAME_COLUMN], CELL_BYTES);
+  snprintf(r[STATE_COLUMN], CELL_BYTES, "%s", clv_run_state_name(e->state));
+  format_number(e->loss, r[LOSS_COLUMN], CELL_BYTES);
+  format_number(e->accuracy, r[ACCURACY_COLUMN], CELL_BYTES);
+  format_host(e, a, r[HOST_COLUMN], CELL_BYTES);
+  if (a || e->step) snprintf(r[STEP_COLUMN], CELL_BYTES, "%" PRIu64, e->step);
   if (!a) return;
   if (a->total_steps)
-    snprintf(r[STEP], CELL_BYTES, "%" PRIu64 "/%" PRIu64, e->step, a->total_steps);
-  format_time(a->began_ms, r[BEGAN], CELL_BYTES);
+    snprintf(r[STEP_COLUMN], CELL_BYTES, "%" PRIu64 "/%" PRIu64, e->step, a->total_steps);
+  format_time(a->began_ms, r[BEGIN_TIME_COLUMN], CELL_BYTES);
   if (attempt_ended_ms(e, a) > a->began_ms)
-    format_duration(attempt_ended_ms(e, a) - a->began_ms, r[TOOK], CELL_BYTES);
-  format_best(&e->record.best, r[BEST], CELL_BYTES);
+    format_duration(attempt_ended_ms(e, a) - a->began_ms, r[DURATION_COLUMN], CELL_BYTES);
+  format_best(&e->record.best, r[BEST_COLUMN], CELL_BYTES);
 }
 
 /* Prints a row as one line: line feeds and tabs of its texts become '?'. */
-static void print_row(row r, const int width[N_COLUMNS]) {
+static void print_row(row_cells r, const int width[N_COLUMNS]) {
   char line[N_COLUMNS * (CELL_BYTES + 2) + 1];
-  size_t line_bytes = 0;
+  size_t line_len = 0;
   for (int c = 0; c < N_COLUMNS; c++)
-    line_bytes += (size_t)snprintf(line + line_bytes, sizeof line - line_bytes, "%-*s",
-                                   c + 1 < N_COLUMNS ? width[c] + 2 : 0, r[c]);
-  while (line_bytes && line[line_bytes - 1] == ' ') line[--line_bytes] = '\0';
+    line_len += (size_t)snprintf(line + line_len, sizeof line - line_len, "%-*s",
+                                 c + 1 < N_COLUMNS ? width[c] + 2 : 0, r[c]);
+  while (line_len && line[line_len - 1] == ' ') line[--line_len] = '\0';
   for (char *p = line; *p; p++)
     if (*p == '\n' || *p == '\t') *p = '?';
   clv_print_sanitized(line);
@@ -203,22 +203,22 @@ static void print_reason(const clv_run_entry *e) {
   putchar('\n');
 }
 
-static clv_code print_table(const entries *l, clv_err *err) {
-  CLV_AUTO(clv_freep) row *rows = NULL;
-  int width[N_COLUMNS];
-  row head;
+static clv_code print_table(const run_list *l, clv_err *err) {
+  CLV_AUTO(clv_freep) row_cells *rows = NULL;
+  int widths[N_COLUMNS];
+  row_cells title_row;
   CLV_TRY(clv_alloc(l->n, sizeof *rows, &rows, err));
   for (int c = 0; c < N_COLUMNS; c++) {
-    strcpy(head[c], titles[c]);
-    width[c] = (int)strlen(titles[c]);
+    strcpy(title_row[c], column_titles[c]);
+    widths[c] = (int)strlen(column_titles[c]);
   }
   for (size_t i = 0; i < l->n; i++) {
     fill_row(&l->items[i], rows[i]);
-    for (int c = 0; c < N_COLUMNS; c++) width[c] = CLV_MAX(width[c], (int)strlen(rows[i][c]));
+    for (int c = 0; c < N_COLUMNS; c++) widths[c] = CLV_MAX(widths[c], (int)strlen(rows[i][c]));
   }
-  print_row(head, width);
+  print_row(title_row, widths);
   for (size_t i = 0; i < l->n; i++) {
-    print_row(rows[i], width);
+    print_row(rows[i], widths);
     print_reason(&l->items[i]);
   }
   return CLV_OK;
@@ -236,7 +236,7 @@ static void append_integer(clv_bytes *out, const char *key, uint64_t v) {
 }
 
 static void append_number(clv_bytes *out, const char *key, double v) {
-  char digits[CLV_JSON_NUMBER];
+  char digits[CLV_JSON_NUMBER_BYTES];
   clv_bytes_printf(out, ",\"%s\":%s", key, clv_json_number(v, 9, digits));
 }
 
@@ -266,7 +266,7 @@ static void append_attempt(clv_bytes *out, const clv_run_entry *e, const clv_run
   clv_bytes_puts(out, "]");
 }
 
-static clv_code print_json(const entries *l, clv_err *err) {
+static clv_code print_json(const run_list *l, clv_err *err) {
   for (size_t i = 0; i < l->n; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
     const clv_run_entry *e = &l->items[i];
@@ -286,14 +286,14 @@ static clv_code print_json(const entries *l, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_history_list(const char *folder, bool json, clv_err *err) {
-  CLV_AUTO(entries_done) entries l = {0};
-  const char *given = folder ? folder : CLV_RUNS_FOLDER;
-  CLV_TRY(add_run(&l, given, err)); /* finds one run, if `given` is its folder */
-  if (!l.n) CLV_TRY(add_runs_below(&l, given, err));
+clv_code clv_history_print_runs(const char *folder, bool json, clv_err *err) {
+  CLV_AUTO(run_list_done) run_list l = {0};
+  const char *given_folder = folder ? folder : CLV_RUNS_FOLDER;
+  CLV_TRY(add_run(&l, given_folder, err)); /* finds one run, if given_folder is its folder */
+  if (!l.n) CLV_TRY(add_runs_below(&l, given_folder, err));
   if (l.n) qsort(l.items, l.n, sizeof *l.items, compare_newest_first);
   if (json) return print_json(&l, err);
   if (l.n) return print_table(&l, err);
-  printf("no runs in %s\n", given);
+  printf("no runs in %s\n", given_folder);
   return CLV_OK;
 }

@@ -50,15 +50,15 @@ static clv_code open_tail(log_tail *t, clv_err *err) {
 
 /* Returns the largest number of bytes, at most n, that end at a character boundary; n if there is
  * only part of one character. */
-static size_t count_whole_characters(const char *text, size_t n) {
+static size_t complete_characters_len(const char *text, size_t n) {
   size_t n_back = 1;
   while (n_back < 4 && n_back < n && ((unsigned char)text[n - n_back] & 0xc0) == 0x80) n_back++;
   unsigned char first_byte = (unsigned char)text[n - n_back];
-  size_t n_bytes_of_character = first_byte >= 0xf0   ? 4
-                                : first_byte >= 0xe0 ? 3
-                                : first_byte >= 0xc0 ? 2
-                                                     : 1;
-  return n_bytes_of_character > n_back && n_back < n ? n - n_back : n;
+  size_t character_len = first_byte >= 0xf0   ? 4
+                         : first_byte >= 0xe0 ? 3
+                         : first_byte >= 0xc0 ? 2
+                                              : 1;
+  return character_len > n_back && n_back < n ? n - n_back : n;
 }
 
 static void print_chunk(char *chunk, size_t n) {
@@ -77,9 +77,9 @@ static clv_code print_new_bytes(log_tail *t, clv_err *err) {
   if (fstat(t->fd, &st) == 0 && st.st_size < t->n_printed) t->n_printed = 0;
   ssize_t n;
   while ((n = pread(t->fd, chunk, MAX_READ_BYTES, t->n_printed)) > 0) {
-    size_t n_whole = count_whole_characters(chunk, (size_t)n);
-    print_chunk(chunk, n_whole);
-    t->n_printed += (off_t)n_whole;
+    size_t complete_len = complete_characters_len(chunk, (size_t)n);
+    print_chunk(chunk, complete_len);
+    t->n_printed += (off_t)complete_len;
   }
   if (n < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", t->path.data, strerror(errno));
   fflush(stdout);
@@ -87,7 +87,7 @@ static clv_code print_new_bytes(log_tail *t, clv_err *err) {
 }
 
 /* Logs how the run ended, if the run could not write that to its log itself. */
-static void log_outcome(const clv_run_entry *e) {
+static void log_run_outcome(const clv_run_entry *e) {
   static const char *const outcome_texts[] = {
       [CLV_STATE_DIED] = CLV_DIED_TEXT,
       [CLV_STATE_DAMAGED] = "the run has ended, and its record cannot be read",
@@ -108,7 +108,7 @@ static bool has_run_ended(log_tail *t, const clv_run_entry *e) {
 }
 
 /* Checks whether the run is alive before it reads the log, so that no last line is missed. */
-static clv_code poll_run(log_tail *t, const char *folder, bool *ret_has_ended, int *ret_exit,
+static clv_code poll_run(log_tail *t, const char *folder, bool *ret_has_ended, int *ret_exit_code,
                          clv_err *err) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
   CLV_TRY(clv_run_entry_read(folder, &e, err));
@@ -117,16 +117,16 @@ static clv_code poll_run(log_tail *t, const char *folder, bool *ret_has_ended, i
   if (code == CLV_NOT_FOUND && !*ret_has_ended) return CLV_OK; /* the run has printed nothing yet */
   CLV_TRY(code);
   if (!*ret_has_ended) return CLV_OK;
-  *ret_exit = clv_run_entry_exit_code(&e);
-  log_outcome(&e);
+  *ret_exit_code = clv_run_entry_exit_code(&e);
+  log_run_outcome(&e);
   return CLV_OK;
 }
 
-static clv_code follow_run(log_tail *t, const char *folder, int *ret_exit, clv_err *err) {
+static clv_code follow_run(log_tail *t, const char *folder, int *ret_exit_code, clv_err *err) {
   const struct timespec pause = {.tv_nsec = POLL_MS * 1000000};
   bool has_ended;
   for (;;) {
-    CLV_TRY(poll_run(t, folder, &has_ended, ret_exit, err));
+    CLV_TRY(poll_run(t, folder, &has_ended, ret_exit_code, err));
     if (has_ended || ferror(stdout)) return CLV_OK;
     nanosleep(&pause, NULL);
   }
@@ -141,14 +141,15 @@ static clv_code fail_missing_log(const char *folder, const log_tail *t, clv_err 
                   clv_run_state_name(e.state));
 }
 
-clv_code clv_history_log(const char *run, bool follows, bool json, int *ret_exit, clv_err *err) {
+clv_code clv_history_print_log(const char *run, bool follows, bool json, int *ret_exit_code,
+                               clv_err *err) {
   CLV_AUTO(log_tail_done) log_tail t = {.fd = -1};
   CLV_AUTO(clv_freep) char *folder = NULL;
   CLV_TRY(clv_run_entry_find_folder(run, &folder, err));
   clv_bytes_printf(&t.path, "%s/%s", folder, json ? CLV_JOURNAL_JSON : CLV_JOURNAL_TEXT);
   if (t.path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  *ret_exit = 0;
-  if (follows) return follow_run(&t, folder, ret_exit, err);
+  *ret_exit_code = 0;
+  if (follows) return follow_run(&t, folder, ret_exit_code, err);
   clv_code code = print_new_bytes(&t, err);
   return code == CLV_NOT_FOUND ? fail_missing_log(folder, &t, err) : code;
 }

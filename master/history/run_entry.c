@@ -17,7 +17,7 @@
 
 #include "master/history/history_int.h"
 
-enum { MAX_LINE_BYTES = 4096, MAX_NAMES = 4096 };
+enum { MAX_LINE_BYTES = 4096, MAX_RUN_NAMES = 4096 };
 
 const char *clv_run_state_name(clv_run_state state) {
   static const char *const names[] = {"running", "finished",  "failed", "interrupted",
@@ -63,11 +63,11 @@ static bool read_last_line(const char *path, char line[MAX_LINE_BYTES + 1]) {
 }
 
 static double parse_number_member(const char *line, const char *key) {
-  const char *found = strstr(line, key);
+  const char *member = strstr(line, key);
   char *end;
-  if (!found) return NAN;
-  double v = strtod(found + strlen(key), &end);
-  return end == found + strlen(key) ? NAN : v;
+  if (!member) return NAN;
+  double v = strtod(member + strlen(key), &end);
+  return end == member + strlen(key) ? NAN : v;
 }
 
 /* Sets step, loss and accuracy. run.json is written only with checkpoints and at the end, so the
@@ -93,14 +93,15 @@ static void read_progress(clv_run_entry *e) {
 
 /* ---- state of a run by lock and record ------------------------------------------------------- */
 
-static clv_run_state state_from_record(const clv_run_attempt *a, bool is_held) {
-  clv_run_attempt here = {0};
-  if (is_held) return CLV_STATE_RUNNING;
+static clv_run_state derive_state(const clv_run_attempt *a, bool is_locked) {
+  clv_run_attempt this_process = {0};
+  if (is_locked) return CLV_STATE_RUNNING;
   if (a->status != CLV_RUN_RUNNING)
     return (clv_run_state)
         a->status; /* clv_run_status and clv_run_state have the same first values */
-  clv_process_describe_self(&here);
-  bool is_this_host = strcmp(a->boot_id, here.boot_id) == 0 || strcmp(a->host, here.host) == 0;
+  clv_process_describe_self(&this_process);
+  bool is_this_host =
+      strcmp(a->boot_id, this_process.boot_id) == 0 || strcmp(a->host, this_process.host) == 0;
   return is_this_host ? CLV_STATE_DIED : CLV_STATE_ELSEWHERE;
 }
 
@@ -117,10 +118,10 @@ static bool has_file(const char *folder, const char *name) {
 
 /* Sets the state of a run whose record cannot be read. A folder without a record may belong to a
  * run of an older version, or to no run. */
-static clv_code set_state_without_record(clv_run_entry *e, clv_code code, bool is_held,
+static clv_code set_state_without_record(clv_run_entry *e, clv_code code, bool is_locked,
                                          clv_err *err) {
-  e->state = is_held ? CLV_STATE_RUNNING : CLV_STATE_DAMAGED;
-  if (code != CLV_NOT_FOUND || is_held) return CLV_OK;
+  e->state = is_locked ? CLV_STATE_RUNNING : CLV_STATE_DAMAGED;
+  if (code != CLV_NOT_FOUND || is_locked) return CLV_OK;
   e->state = CLV_STATE_UNRECORDED;
   if (has_file(e->folder, "metrics.jsonl") || has_file(e->folder, "session.effective.yaml"))
     return CLV_OK;
@@ -133,12 +134,12 @@ static clv_code set_state_without_record(clv_run_entry *e, clv_code code, bool i
 /* Reads the lock before the record, because a run that ends between the two has then recorded its
  * end. */
 static clv_code read_entry(clv_run_entry *e, clv_err *err) {
-  bool is_held = clv_run_folder_is_locked(e->folder, &e->holder_pid);
+  bool is_locked = clv_run_folder_is_locked(e->folder, &e->holder_pid);
   clv_code code = clv_run_record_read(e->folder, &e->record, &e->read_error);
   if (code == CLV_OK)
-    e->state = state_from_record(clv_run_entry_last_attempt(e), is_held);
+    e->state = derive_state(clv_run_entry_last_attempt(e), is_locked);
   else
-    CLV_TRY(set_state_without_record(e, code, is_held, err));
+    CLV_TRY(set_state_without_record(e, code, is_locked, err));
   read_progress(e);
   return CLV_OK;
 }
@@ -168,7 +169,7 @@ static bool can_be_suggested(const char *text) {
 }
 
 static clv_code fail_unknown_run(const char *run, clv_err *err) {
-  char *names[MAX_NAMES];
+  char *names[MAX_RUN_NAMES];
   size_t n = 0;
   DIR *dir = opendir(CLV_RUNS_FOLDER);
   if (!dir)
@@ -176,7 +177,7 @@ static clv_code fail_unknown_run(const char *run, clv_err *err) {
                     "no run '%.100s': the working folder has no folder " CLV_RUNS_FOLDER
                     ": change to the folder where it was trained, or give the run's folder",
                     run);
-  for (struct dirent *d; n < MAX_NAMES && (d = readdir(dir));)
+  for (struct dirent *d; n < MAX_RUN_NAMES && (d = readdir(dir));)
     if (can_be_suggested(d->d_name) && (names[n] = strdup(d->d_name)) != NULL) n++;
   closedir(dir);
   const char *similar = clv_did_you_mean(run, (const char *const *)names, n);
@@ -202,7 +203,7 @@ clv_code clv_run_entry_find_folder(const char *run, char **ret_folder, clv_err *
   return fail_unknown_run(run, err);
 }
 
-clv_code clv_history_find(const char *run, char **ret_folder, clv_err *err) {
+clv_code clv_history_find_folder(const char *run, char **ret_folder, clv_err *err) {
   return clv_run_entry_find_folder(run, ret_folder, err);
 }
 

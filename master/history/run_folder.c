@@ -22,9 +22,9 @@
 
 #include "master/history/history_int.h"
 
-#define NOTE_NAME "run.moving"
+#define NOTE_FILE_NAME "run.moving"
 
-enum { MAX_NUMBER = 99999, MAX_NOTE_BYTES = 64, MAX_ENTRIES = 100000 };
+enum { MAX_FOLDER_NUMBER = 99999, MAX_NOTE_BYTES = 64, MAX_ENTRIES = 100000 };
 
 /* ---- names of a run's files ------------------------------------------------------------------ */
 
@@ -104,12 +104,13 @@ static void format_note(const clv_move_note *m, char text[MAX_NOTE_BYTES]) {
 /* Accepts only the exact bytes that format_note writes. */
 clv_code clv_move_note_parse(const char *text, size_t len, const char *label, clv_move_note *ret,
                              clv_err *err) {
-  char rewritten[MAX_NOTE_BYTES];
+  char expected_text[MAX_NOTE_BYTES];
   unsigned long number = isdigit((unsigned char)text[0]) ? strtoul(text, NULL, 10) : 0;
-  for (int is_complete = 0; is_complete < 2 && number && number <= MAX_NUMBER; is_complete++) {
+  for (int is_complete = 0; is_complete < 2 && number && number <= MAX_FOLDER_NUMBER;
+       is_complete++) {
     clv_move_note m = {.number = (unsigned)number, .is_complete = is_complete};
-    format_note(&m, rewritten);
-    if (len != strlen(rewritten) || memcmp(text, rewritten, len) != 0) continue;
+    format_note(&m, expected_text);
+    if (len != strlen(expected_text) || memcmp(text, expected_text, len) != 0) continue;
     *ret = m;
     return CLV_OK;
   }
@@ -122,7 +123,7 @@ clv_code clv_move_note_parse(const char *text, size_t len, const char *label, cl
 
 static clv_code read_note(const char *run_dir, clv_move_note *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  clv_bytes_printf(&path, "%s/" NOTE_NAME, run_dir);
+  clv_bytes_printf(&path, "%s/" NOTE_FILE_NAME, run_dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_file_read(path.data, MAX_NOTE_BYTES, &text, err));
   return clv_move_note_parse(text.data ? text.data : "", text.len, path.data, ret, err);
@@ -132,7 +133,7 @@ static clv_code write_note(const char *run_dir, const clv_move_note *m, clv_err 
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char text[MAX_NOTE_BYTES];
   format_note(m, text);
-  clv_bytes_printf(&path, "%s/" NOTE_NAME, run_dir);
+  clv_bytes_printf(&path, "%s/" NOTE_FILE_NAME, run_dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_file_write_durable(path.data, text, strlen(text), 0644, err);
 }
@@ -147,7 +148,8 @@ static clv_code remove_file(const char *folder, const char *name, clv_err *err) 
 /* ---- moving the files ------------------------------------------------------------------------ */
 
 /* Makes the path of NAME.number beside the run folder, with symbolic links resolved. */
-static clv_code path_beside(const char *run_dir, unsigned number, char **ret, clv_err *err) {
+static clv_code format_numbered_path(const char *run_dir, unsigned number, char **ret,
+                                     clv_err *err) {
   CLV_AUTO(clv_freep) char *real = realpath(run_dir, NULL);
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   if (!real) return fail_errno(run_dir, err);
@@ -176,11 +178,11 @@ static clv_code move_names(const char *from, const char *to, clv_err *err) {
   return sync_folder(from, err);
 }
 
-static clv_code make_folder_beside(const char *run_dir, unsigned *ret_number, char **ret,
-                                   clv_err *err) {
-  for (unsigned number = 1; number <= MAX_NUMBER; number++) {
+static clv_code make_numbered_folder(const char *run_dir, unsigned *ret_number, char **ret,
+                                     clv_err *err) {
+  for (unsigned number = 1; number <= MAX_FOLDER_NUMBER; number++) {
     CLV_AUTO(clv_freep) char *path = NULL;
-    CLV_TRY(path_beside(run_dir, number, &path, err));
+    CLV_TRY(format_numbered_path(run_dir, number, &path, err));
     if (mkdir(path, 0755) == 0) {
       *ret_number = number;
       *ret = clv_steal(&path);
@@ -189,7 +191,7 @@ static clv_code make_folder_beside(const char *run_dir, unsigned *ret_number, ch
     if (errno != EEXIST) return fail_errno(path, err);
   }
   return clv_fail(err, CLV_EXHAUSTED, "%s: the folders .1 to .%d beside it all exist: remove some",
-                  run_dir, MAX_NUMBER);
+                  run_dir, MAX_FOLDER_NUMBER);
 }
 
 clv_code clv_run_folder_move_aside(const char *run_dir, char **ret, clv_err *err) {
@@ -198,7 +200,7 @@ clv_code clv_run_folder_move_aside(const char *run_dir, char **ret, clv_err *err
   clv_move_note m = {0};
   CLV_TRY(list_names(run_dir, &l, err));
   if (!l.n) return CLV_OK;
-  CLV_TRY(make_folder_beside(run_dir, &m.number, &aside, err));
+  CLV_TRY(make_numbered_folder(run_dir, &m.number, &aside, err));
   CLV_TRY(write_note(run_dir, &m, err));
   CLV_TRY(move_names(run_dir, aside, err));
   m.is_complete = true;
@@ -246,7 +248,7 @@ clv_code clv_run_folder_undo_move(const char *run_dir, clv_err *err) {
   struct stat st;
   clv_code code = read_note(run_dir, &m, err);
   if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
-  CLV_TRY(path_beside(run_dir, m.number, &aside, err));
+  CLV_TRY(format_numbered_path(run_dir, m.number, &aside, err));
   if (lstat(aside, &st) == 0) {
     CLV_TRY(delete_new_files(run_dir, &m, err));
     CLV_TRY(move_names(aside, run_dir, err));
@@ -256,7 +258,7 @@ clv_code clv_run_folder_undo_move(const char *run_dir, clv_err *err) {
 }
 
 clv_code clv_run_folder_commit_move(const char *run_dir, clv_err *err) {
-  CLV_TRY(remove_file(run_dir, NOTE_NAME, err));
+  CLV_TRY(remove_file(run_dir, NOTE_FILE_NAME, err));
   return sync_folder(run_dir, err);
 }
 

@@ -16,17 +16,17 @@ enum { MAX_LOCK_TRIES = 8 };
 
 struct clv_run_lock {
   char *dir;
-  int lock;              /* descriptor of run.lock; the lock lasts until it is closed */
-  bool has_made_folder;  /* this process created `dir` */
-  bool has_begun;        /* clv_run_lock_begin has recorded the attempt */
-  bool has_started;      /* clv_run_lock_note_start was called */
-  bool has_warned;       /* a failed write of the record was reported */
-  bool has_made_room;    /* clv_run_lock_make_room was called */
-  char *moved_to_folder; /* folder with the files of the earlier run; NULL: none were moved */
+  int lock_fd;                /* descriptor of run.lock; the lock lasts until it is closed */
+  bool has_made_folder;       /* this process created `dir` */
+  bool has_begun;             /* clv_run_lock_begin has recorded the attempt */
+  bool has_started;           /* clv_run_lock_note_start was called */
+  bool has_warned;            /* a failed write of the record was reported */
+  bool has_moved_earlier_run; /* clv_run_lock_move_earlier_run was called */
+  char *moved_to_folder;      /* folder with the files of the earlier run; NULL: none were moved */
   /* the earlier run stays in moved_to_folder; false: deleted at the start */
   bool keeps_earlier_run;
   clv_run_record record;
-  clv_notifier notice;
+  clv_notifier notifier;
 };
 
 /* ---- reading and writing run.json ------------------------------------------------------------ */
@@ -55,7 +55,7 @@ clv_code clv_run_record_write(const char *run_dir, const clv_run_record *r, clv_
 
 void clv_run_lock_free(clv_run_lock *c) {
   if (!c) return;
-  clv_fd_closep(&c->lock);
+  clv_fd_closep(&c->lock_fd);
   clv_run_record_clear(&c->record);
   free(c->moved_to_folder);
   free(c->dir);
@@ -77,7 +77,7 @@ static clv_code lock_folder(clv_run_lock *c, clv_err *err) {
   long pid = 0;
   c->has_made_folder = access(c->dir, F_OK) != 0;
   if (clv_mkdirs(c->dir, err) != CLV_OK) return clv_err_prefix(err, "run.dir");
-  clv_code code = clv_run_folder_lock(c->dir, &c->lock, &pid, err);
+  clv_code code = clv_run_folder_lock(c->dir, &c->lock_fd, &pid, err);
   return code == CLV_PRECONDITION ? fail_in_use(c->dir, pid, err) : code;
 }
 
@@ -85,7 +85,7 @@ clv_code clv_run_lock_new(const char *run_dir, clv_run_lock **ret, clv_err *err)
   CLV_AUTO(run_lock_freep) clv_run_lock *c = NULL;
   clv_code code = CLV_NOT_FOUND;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
-  c->lock = -1;
+  c->lock_fd = -1;
   CLV_TRY(clv_strdup(run_dir, &c->dir, err));
   for (int i = 0; i < MAX_LOCK_TRIES && code == CLV_NOT_FOUND; i++) code = lock_folder(c, err);
   CLV_TRY(code);
@@ -118,9 +118,9 @@ static bool is_worth_keeping(const clv_run_lock *c) {
   return r.n_earlier > 0;
 }
 
-clv_code clv_run_lock_make_room(clv_run_lock *c, clv_err *err) {
+clv_code clv_run_lock_move_earlier_run(clv_run_lock *c, clv_err *err) {
   c->keeps_earlier_run = is_worth_keeping(c);
-  c->has_made_room = true;
+  c->has_moved_earlier_run = true;
   return clv_run_folder_move_aside(c->dir, &c->moved_to_folder, err);
 }
 
@@ -130,7 +130,7 @@ const char *clv_run_lock_moved_folder(const clv_run_lock *c) {
 
 /* Completes the move of the earlier run, which can then not be undone. Deletes that run unless it
  * is worth keeping. */
-static clv_code commit_move(clv_run_lock *c, clv_err *err) {
+static clv_code commit_move_of_earlier_run(clv_run_lock *c, clv_err *err) {
   if (!c->moved_to_folder) return CLV_OK;
   CLV_TRY(clv_run_folder_commit_move(c->dir, err));
   if (c->keeps_earlier_run) return CLV_OK;
@@ -139,7 +139,7 @@ static clv_code commit_move(clv_run_lock *c, clv_err *err) {
 }
 
 static clv_code undo_begin(const clv_run_lock *c, clv_err *err) {
-  if (c->has_made_room) CLV_TRY(clv_run_folder_undo_move(c->dir, err));
+  if (c->has_moved_earlier_run) CLV_TRY(clv_run_folder_undo_move(c->dir, err));
   return c->has_made_folder ? clv_run_folder_remove(c->dir, err) : CLV_OK;
 }
 
@@ -154,7 +154,7 @@ static void write_or_warn(clv_run_lock *c) {
   /* not reported, because the next checkpoint fails with this error */
   if (code == CLV_ABORTED) return;
   if (clv_run_record_write(c->dir, &c->record, &err) == CLV_OK) return;
-  if (!c->has_warned) clv_notify(c->notice, "cannot write the record of the run: %s", err.text);
+  if (!c->has_warned) clv_notify(c->notifier, "cannot write the record of the run: %s", err.text);
   c->has_warned = true;
 }
 
@@ -170,7 +170,7 @@ static void load_earlier_attempts(clv_run_lock *c, bool is_resume) {
   if (!is_resume) return;
   clv_code code = clv_run_record_read(c->dir, &c->record, &err);
   if (code != CLV_OK && code != CLV_NOT_FOUND)
-    clv_notify(c->notice, "%s; the record of earlier attempts is dropped, and a new one begins",
+    clv_notify(c->notifier, "%s; the record of earlier attempts is dropped, and a new one begins",
                err.text);
 }
 
@@ -191,7 +191,7 @@ static clv_code set_next_epoch(clv_run_record *r, clv_err *err) {
 clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_err *err) {
   clv_run_attempt *a = NULL;
   CLV_AUTO(clv_freep) char *absolute = realpath(run->session, NULL);
-  c->notice = run->notice;
+  c->notifier = run->notifier;
   load_earlier_attempts(c, run->is_resume);
   CLV_TRY(set_next_epoch(&c->record, err));
   CLV_TRY(clv_run_record_add_attempt(&c->record, &a, err));
@@ -238,13 +238,14 @@ clv_code clv_run_lock_raise_epoch(clv_run_lock *c, clv_err *err) {
   return clv_run_record_write(c->dir, &c->record, err);
 }
 
-clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *lost, clv_err *err) {
+clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *failure_text,
+                                  clv_err *err) {
   clv_run_attempt *a = current_attempt(c);
   CLV_TRY(clv_run_lock_check_newest(c, err));
   a->status = CLV_RUN_RECOVERED;
   a->exit_code = code;
   a->ended_ms = clv_wall_ms();
-  snprintf(a->text, sizeof a->text, "%s", lost);
+  snprintf(a->text, sizeof a->text, "%s", failure_text);
   const clv_run_attempt ended_attempt = *a;
   CLV_TRY(clv_run_record_add_attempt(&c->record, &a, err));
   list_checkpoints(c);
@@ -252,13 +253,13 @@ clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *lo
   a->began_ms = clv_wall_ms();
   a->from_step = a->step = c->record.n_checkpoints ? c->record.checkpoints[0] : 0;
   a->total_steps = ended_attempt.total_steps;
-  snprintf(a->text, sizeof a->text, "%s", lost);
+  snprintf(a->text, sizeof a->text, "%s", failure_text);
   memcpy(a->look_result, ended_attempt.look_result, sizeof a->look_result);
   CLV_FAILPOINT("run.recovered");
   return clv_run_record_write(c->dir, &c->record, err);
 }
 
-void clv_run_lock_note_recovered(clv_run_lock *c, uint64_t step) {
+void clv_run_lock_note_recovery(clv_run_lock *c, uint64_t step) {
   if (!c || !c->has_begun) return;
   clv_run_attempt *a = current_attempt(c);
   a->text[0] = '\0';
@@ -284,8 +285,8 @@ void clv_run_lock_note_start(clv_run_lock *c, uint64_t step, uint64_t total_step
   if (!c || !c->has_begun) return;
   clv_run_attempt *a = current_attempt(c);
   c->has_started = true;
-  if (commit_move(c, &err) != CLV_OK)
-    clv_notify(c->notice, "cannot remove the earlier run: %s", err.text);
+  if (commit_move_of_earlier_run(c, &err) != CLV_OK)
+    clv_notify(c->notifier, "cannot remove the earlier run: %s", err.text);
   a->from_step = a->step = step;
   a->total_steps = total_steps;
   clv_sha256_hex(config, c->record.config_sha256);
@@ -318,7 +319,7 @@ void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e) {
   if (is_other_set ? strcmp(e->evaluated_set, "validation") == 0 : is_better(e, best)) *best = *e;
 }
 
-void clv_run_lock_note_rewound(clv_run_lock *c, uint64_t step) {
+void clv_run_lock_note_rewind(clv_run_lock *c, uint64_t step) {
   if (!c || !c->has_begun) return;
   if (c->record.best.step > step) c->record.best = (clv_run_best){.loss = NAN, .accuracy = NAN};
   list_checkpoints(c);
@@ -333,8 +334,8 @@ void clv_run_lock_note_checkpoint(clv_run_lock *c) {
 
 void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, const char *text) {
   clv_err err;
-  if (c && !c->has_started && (c->has_made_folder || c->has_made_room)) {
-    if (undo_begin(c, &err) != CLV_OK) clv_notify(c->notice, "%s", err.text);
+  if (c && !c->has_started && (c->has_made_folder || c->has_moved_earlier_run)) {
+    if (undo_begin(c, &err) != CLV_OK) clv_notify(c->notifier, "%s", err.text);
     return;
   }
   if (!c || !c->has_begun) return;

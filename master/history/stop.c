@@ -2,7 +2,7 @@
  *
  * `stop`: signals the process that holds the run's lock, if its id and start time are those in the
  * record. The signal is sent through a descriptor of the process (pidfd), so that a process that
- * reuses the id is never signalled. clv_history_stop is the main function.
+ * reuses the id is never signalled. clv_history_stop_run is the main function.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -15,25 +15,25 @@
 
 #include "master/history/history_int.h"
 
-enum { STOP_VALUE = 0x57094e, POLL_MS = 50 };
+enum { STOP_SIGNAL_VALUE = 0x57094e, POLL_MS = 50 };
 
 bool clv_is_stop_request(const siginfo_t *info) {
-  return info->si_code == SI_QUEUE && info->si_value.sival_int == STOP_VALUE;
+  return info->si_code == SI_QUEUE && info->si_value.sival_int == STOP_SIGNAL_VALUE;
 }
 
 /* glibc has functions for these two calls from 2.36 on; the wheel runs with 2.34. */
 static int open_process(long pid) { return (int)syscall(SYS_pidfd_open, (pid_t)pid, 0); }
-static int signal_process(int process, siginfo_t *info) {
-  return (int)syscall(SYS_pidfd_send_signal, process, info->si_signo, info, 0);
+static int signal_process(int process_fd, siginfo_t *info) {
+  return (int)syscall(SYS_pidfd_send_signal, process_fd, info->si_signo, info, 0);
 }
 
-static clv_code send_signal(int process, bool kills_now, clv_err *err) {
+static clv_code send_signal(int process_fd, bool kills_now, clv_err *err) {
   siginfo_t request = {.si_code = SI_QUEUE};
   request.si_signo = kills_now ? SIGKILL : SIGINT;
   request.si_pid = getpid();
   request.si_uid = getuid();
-  request.si_value.sival_int = STOP_VALUE;
-  if (signal_process(process, &request) == 0 || errno == ESRCH)
+  request.si_value.sival_int = STOP_SIGNAL_VALUE;
+  if (signal_process(process_fd, &request) == 0 || errno == ESRCH)
     return CLV_OK; /* ESRCH: the process has ended before it was signalled */
   return clv_fail(
       err, errno == EPERM ? CLV_DENIED : CLV_UNAVAILABLE,
@@ -55,10 +55,10 @@ static clv_code fail_not_running(const clv_run_entry *e, clv_err *err) {
 /* Checks that the holder of the lock is the process that the record names. */
 static clv_code check_holder(const clv_run_entry *e, clv_err *err) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
-  clv_run_attempt here = {0};
-  clv_process_describe_self(&here);
+  clv_run_attempt this_process = {0};
+  clv_process_describe_self(&this_process);
   if (e->state != CLV_STATE_RUNNING) return fail_not_running(e, err);
-  if (a && strcmp(a->boot_id, here.boot_id) != 0)
+  if (a && strcmp(a->boot_id, this_process.boot_id) != 0)
     return clv_fail(err, CLV_UNAVAILABLE, "%s runs on host '%s': stop it there", e->folder,
                     a->host);
   if (!e->holder_pid)
@@ -80,22 +80,22 @@ static clv_code check_holder(const clv_run_entry *e, clv_err *err) {
 /* Opens a descriptor of the process that holds the run's lock, then checks the lock again: if the
  * holder is the same, the descriptor refers to it. */
 static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err *err) {
-  CLV_AUTO(clv_run_entry_done) clv_run_entry first = {0}, again = {0};
-  CLV_AUTO(clv_fd_closep) int process = -1;
-  CLV_TRY(clv_run_entry_read(folder, &first, err));
-  CLV_TRY(check_holder(&first, err));
-  process = open_process(first.holder_pid);
-  if (process < 0 && errno != ESRCH)
+  CLV_AUTO(clv_run_entry_done) clv_run_entry entry_before = {0}, entry_after = {0};
+  CLV_AUTO(clv_fd_closep) int process_fd = -1;
+  CLV_TRY(clv_run_entry_read(folder, &entry_before, err));
+  CLV_TRY(check_holder(&entry_before, err));
+  process_fd = open_process(entry_before.holder_pid);
+  if (process_fd < 0 && errno != ESRCH)
     return clv_fail(err, CLV_UNAVAILABLE, "process %ld cannot be opened: %s; kill -INT %ld ends it",
-                    first.holder_pid, strerror(errno), first.holder_pid);
-  CLV_TRY(clv_run_entry_read(folder, &again, err));
-  CLV_TRY(check_holder(&again, err));
-  if (again.holder_pid != first.holder_pid || process < 0)
+                    entry_before.holder_pid, strerror(errno), entry_before.holder_pid);
+  CLV_TRY(clv_run_entry_read(folder, &entry_after, err));
+  CLV_TRY(check_holder(&entry_after, err));
+  if (entry_after.holder_pid != entry_before.holder_pid || process_fd < 0)
     return clv_fail(err, CLV_ABORTED, "%s: another process has just taken over the run: try again",
                     folder);
-  *ret_pid = first.holder_pid;
-  *ret = process;
-  process = -1;
+  *ret_pid = entry_before.holder_pid;
+  *ret = process_fd;
+  process_fd = -1;
   return CLV_OK;
 }
 
@@ -153,14 +153,15 @@ static void print_result(const clv_run_entry *e, bool json) {
   putchar('\n');
 }
 
-clv_code clv_history_stop(const char *run, bool kills_now, bool json, int *ret_exit, clv_err *err) {
+clv_code clv_history_stop_run(const char *run, bool kills_now, bool json, int *ret_exit_code,
+                              clv_err *err) {
   CLV_AUTO(clv_freep) char *folder = NULL;
-  CLV_AUTO(clv_fd_closep) int process = -1;
+  CLV_AUTO(clv_fd_closep) int process_fd = -1;
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
   long pid = 0;
   CLV_TRY(clv_run_entry_find_folder(run, &folder, err));
-  CLV_TRY(open_holder(folder, &pid, &process, err));
-  CLV_TRY(send_signal(process, kills_now, err));
+  CLV_TRY(open_holder(folder, &pid, &process_fd, err));
+  CLV_TRY(send_signal(process_fd, kills_now, err));
   if (!json && !kills_now) {
     printf("asked process %ld to end after a checkpoint\n", pid);
     fflush(stdout);
@@ -169,8 +170,8 @@ clv_code clv_history_stop(const char *run, bool kills_now, bool json, int *ret_e
   if (kills_now) CLV_TRY(record_kill(folder, pid, err));
   CLV_TRY(clv_run_entry_read(folder, &e, err));
   print_result(&e, json);
-  bool has_ended_well = e.state == CLV_STATE_STOPPED || e.state == CLV_STATE_FINISHED ||
-                        e.state == CLV_STATE_INTERRUPTED;
-  *ret_exit = has_ended_well ? 0 : clv_run_entry_exit_code(&e);
+  bool has_ended_without_failure = e.state == CLV_STATE_STOPPED || e.state == CLV_STATE_FINISHED ||
+                                   e.state == CLV_STATE_INTERRUPTED;
+  *ret_exit_code = has_ended_without_failure ? 0 : clv_run_entry_exit_code(&e);
   return CLV_OK;
 }

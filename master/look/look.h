@@ -16,7 +16,7 @@
 enum {
   CLV_LOOK_MIN_PLACES = 16, /* fewest places of a grid that counts as a picture */
   /* most groups into which gradients are divided by their length (norm) */
-  CLV_LOOK_MAX_LENGTHS = 8,
+  CLV_LOOK_MAX_LENGTH_GROUPS = 8,
   CLV_LOOK_MAX_CLASSES = 256, /* most classes; samples of further classes are not counted */
 };
 
@@ -30,23 +30,24 @@ typedef struct clv_look_reading {
 } clv_look_reading;
 
 /* View of a tensor as a grid of places with a vector each, as an attack reads it. The value of
- * record r, place (i, k) and channel c is values[r record + first + i row + k column + c
- * channel]. */
+ * record r, place (i, k) and channel c is values[first_index + r record_stride + i row_stride
+ * + k column_stride + c channel_stride]. */
 typedef struct clv_look_view {
   const float *values;
-  size_t record;               /* distance between records, in values */
-  size_t first;                /* index of the first value of record 0 */
-  size_t row, column, channel; /* distances between rows, columns and channels, in values */
+  size_t record_stride; /* distance between records, in values */
+  size_t first_index;   /* index of the first value of record 0 */
+  /* distances between rows, columns and channels, in values */
+  size_t row_stride, column_stride, channel_stride;
   size_t n_rows, n_columns, n_channels; /* the grid has n_rows * n_columns places */
 } clv_look_view;
 
 /* ---- views of tensors (views.c) -------------------------------------------------------------- */
 
-/* One tensor of each record. The tensor of record r is row-major from values[r record + first]
- * on. */
+/* One tensor of each record. The tensor of record r is row-major from values[r record_stride +
+ * first_index] on. */
 typedef struct clv_look_tensor {
   const float *values;
-  size_t record, first;
+  size_t record_stride, first_index;
   clv_shape shape; /* shape of one record's tensor, without the batch */
 } clv_look_tensor;
 
@@ -54,33 +55,34 @@ enum { CLV_LOOK_MAX_VIEWS = 8 }; /* most views of one tensor */
 
 /* Makes the view of a record as an image [C, H, W] or a signal [C, L]. false: the record is neither
  * of these, or has fewer than CLV_LOOK_MIN_PLACES places. */
-bool clv_look_record_view(const clv_look_tensor *t, clv_look_view *ret);
+bool clv_look_make_record_view(const clv_look_tensor *t, clv_look_view *ret);
 /* Makes the views of a tensor as channels over a grid with the proportions of the records. Returns
  * the number of views. */
-size_t clv_look_grid_views(const clv_look_tensor *t, const clv_look_view *records,
-                           clv_look_view ret[CLV_LOOK_MAX_VIEWS]);
+size_t clv_look_make_grid_views(const clv_look_tensor *t, const clv_look_view *records,
+                                clv_look_view ret[CLV_LOOK_MAX_VIEWS]);
 /* Makes the views of a tensor as one vector for each place of a sequence; one further view has the
  * full tensor as its only vector. Returns the number of views. */
-size_t clv_look_sequence_views(const clv_look_tensor *t, size_t n_tokens,
-                               clv_look_view ret[CLV_LOOK_MAX_VIEWS]);
+size_t clv_look_make_sequence_views(const clv_look_tensor *t, size_t n_tokens,
+                                    clv_look_view ret[CLV_LOOK_MAX_VIEWS]);
 
 /* ---- readers, the attacks on tensors --------------------------------------------------------- */
 
 /* Halves of n records: attacks learn from the first n_fit, and are tested with the others. */
 typedef struct clv_look_split {
-  size_t n, n_fit;
+  size_t n, n_fit; /* number of records; number of those that attacks learn from */
 } clv_look_split;
 
 /* Reads pixels. The figure is the absolute correlation of the best channel of any view with the
  * records, which are averaged to the grid of the view, less the mean record. Views below
  * CLV_LOOK_MIN_PLACES places do not count; by "": no view is that large. records: view of the
  * records themselves. */
-clv_code clv_look_pixels(const clv_look_view *views, size_t n_views, const clv_look_view *records,
-                         clv_look_split half, clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_look_read_pixels(const clv_look_view *views, size_t n_views,
+                              const clv_look_view *records, clv_look_split split,
+                              clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Tokens of the records: [n][n_tokens]; a negative token is padding. */
 typedef struct clv_look_tokens {
-  const int64_t *token;
+  const int64_t *token_ids;
   size_t n_tokens;
 } clv_look_tokens;
 
@@ -88,19 +90,22 @@ typedef struct clv_look_tokens {
  * figure is (hits - base) / (1 - base): hits is the share of right answers, base the share of the
  * commonest token. It counts places whose token the first half has. The best single place counts as
  * well, less two standard deviations of chance. */
-clv_code clv_look_nearest(const clv_look_view *views, size_t n_views, const clv_look_tokens *tokens,
-                          clv_look_split half, clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_look_read_tokens(const clv_look_view *views, size_t n_views,
+                              const clv_look_tokens *tokens, clv_look_split split,
+                              clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Gradients [n][width] with their labels. Attacks learn from the first n_fit, and are tested with
  * the others. */
 typedef struct clv_look_gradients {
   const float *values;
   /* [n_columns][n] label of each gradient; negative: it has none and is not counted */
-  const int64_t *label;
+  const int64_t *labels;
+  /* number of gradients, of those that attacks learn from, and of values in a gradient */
   size_t n, n_fit, width;
   size_t n_columns; /* number of labels of a gradient; each column is read separately */
-  /* [n_columns] into how many groups to divide the gradients by length, 2..CLV_LOOK_MAX_LENGTHS */
-  const size_t *n_lengths;
+  /* [n_columns] into how many groups to divide the gradients by length,
+   * 2..CLV_LOOK_MAX_LENGTH_GROUPS */
+  const size_t *n_length_groups;
   bool are_of_outputs; /* the gradients are those of the model's outputs */
 } clv_look_gradients;
 
@@ -108,29 +113,31 @@ typedef struct clv_look_gradients {
  * clusters of directions; from gradients of outputs also by the most negative value. The figure is
  * (hits - base) / (1 - base) of the column that is read best: hits is the share of right answers,
  * base the share of the commonest label. */
-clv_code clv_look_labels(const clv_look_gradients *g, clv_look_reading *ret,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_look_read_labels(const clv_look_gradients *g, clv_look_reading *ret,
+                              clv_err *err) CLV_USE_RESULT;
 
 /* Reads which gradients share a label of the first column. Makes as many clusters of directions as
  * there are classes, 64 at most, and answers each with its commonest label. The figure is (hits -
  * base) / (1 - base): hits is the share of right answers, base the share of the commonest label. */
-clv_code clv_look_label_groups(const clv_look_gradients *g, clv_look_reading *ret,
-                               clv_err *err) CLV_USE_RESULT;
+clv_code clv_look_read_label_groups(const clv_look_gradients *g, clv_look_reading *ret,
+                                    clv_err *err) CLV_USE_RESULT;
 
 /* Features of records, and the values that a worker receives for the same records; an attack tries
  * to find the features among the values. */
 typedef struct clv_look_features {
   const float *features;
-  size_t record, n_features; /* record: distance between records, in features */
+  size_t feature_record_stride; /* distance between records, in features */
+  size_t n_features;
   const float *values;
-  size_t row, n_values; /* row: distance between records, in values */
+  size_t value_record_stride; /* distance between records, in values */
+  size_t n_values;
 } clv_look_features;
 
 /* Reads features. The figure is the absolute correlation of values with one feature each: that of
  * most values, of the best values of most features, or of the best pair, less the correlation that
  * random sums of equally large features have by chance. At most 256 features are compared with at
  * most 512 values. */
-clv_code clv_look_features_read(const clv_look_features *f, clv_look_split half,
+clv_code clv_look_read_features(const clv_look_features *f, clv_look_split split,
                                 clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -9,18 +9,19 @@
 
 /* Returns (hits - base) / (1 - base) in 0..1; 0 if base is 1. hits: share of right answers; base:
  * share of right answers by guessing. */
-double look_skill_score(double hits, double base);
+double look_compute_skill_score(double hits, double base);
 
 /* Returns the value of a view at a record, place and channel. */
 static inline float look_value(const clv_look_view *v, size_t record, size_t place,
                                size_t channel) {
-  return v->values[record * v->record + v->first + place / v->n_columns * v->row +
-                   place % v->n_columns * v->column + channel * v->channel];
+  return v
+      ->values[record * v->record_stride + v->first_index + place / v->n_columns * v->row_stride +
+               place % v->n_columns * v->column_stride + channel * v->channel_stride];
 }
 
 /* Return the dot product and the squared distance of two vectors of n values. */
-float look_dot(const float *a, const float *b, size_t n);
-float look_distance(const float *a, const float *b, size_t n);
+float look_dot_product(const float *a, const float *b, size_t n);
+float look_squared_distance(const float *a, const float *b, size_t n);
 
 /* ---- groups of samples with one answer each -------------------------------------------------- */
 
@@ -34,20 +35,22 @@ size_t look_number_classes(const clv_look_gradients *g, size_t column, uint16_t 
  * half that it is tested with. The answer for a group is one class. */
 typedef struct look_groups {
   size_t n_groups, n_classes;
-  uint32_t *count; /* [2][LOOK_MAX_GROUPS][n_classes] number of samples, by half, group and class */
+  /* [2][LOOK_MAX_GROUPS][n_classes] number of samples, by half, group and class */
+  uint32_t *sample_counts;
 } look_groups;
 
 typedef struct look_score {
-  /* fit: figure, the share read, of the half to learn from; report: figure of the half to test
-   * with */
-  double fit, report;
+  /* fit_score: figure, the share read, of the half to learn from; test_score: figure of the half to
+   * test with */
+  double fit_score, test_score;
 } look_score;
 
 clv_code look_groups_new(size_t n_classes, look_groups *ret, clv_err *err) CLV_USE_RESULT;
 void look_groups_done(look_groups *g);
 void look_groups_clear(look_groups *g, size_t n_groups);
-static inline void look_groups_add(look_groups *g, bool fit, size_t group, size_t class) {
-  g->count[((size_t)!fit * LOOK_MAX_GROUPS + group) * g->n_classes + class]++;
+static inline void look_groups_add(look_groups *g, bool is_in_fit_half, size_t group,
+                                   size_t class) {
+  g->sample_counts[((size_t)!is_in_fit_half * LOOK_MAX_GROUPS + group) * g->n_classes + class]++;
 }
 /* Scores the half to learn from and the half to test with. The answer for each group is its
  * commonest class in the first half. */

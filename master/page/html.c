@@ -14,7 +14,7 @@ static bool can_alter_display(uint32_t c) {
 }
 
 /* Returns the HTML entity of a character; NULL: it needs none. */
-static const char *entity_of(char c) {
+static const char *html_entity(char c) {
   switch (c) {
     case '<':
       return "&lt;";
@@ -32,15 +32,15 @@ static const char *entity_of(char c) {
 }
 
 void page_put_text(clv_bytes *out, const char *text) {
-  uint32_t point = 0;
+  uint32_t code_point = 0;
   for (size_t n; *text; text += n) {
-    size_t len = clv_utf8_decode(text, SIZE_MAX, &point);
+    size_t len = clv_utf8_decode(text, SIZE_MAX, &code_point);
     n = len ? len : 1;
-    if (len == 1 && entity_of(*text))
-      clv_bytes_puts(out, entity_of(*text));
+    if (len == 1 && html_entity(*text))
+      clv_bytes_puts(out, html_entity(*text));
     else if (*text == '\n')
       clv_bytes_puts(out, "\n");
-    else if (len && !can_alter_display(point))
+    else if (len && !can_alter_display(code_point))
       clv_bytes_add(out, text, n);
     else
       clv_bytes_puts(out, "?");

@@ -14,7 +14,7 @@
 
 enum { N_COLORS = 8 };
 
-static const char style[] =
+static const char style_sheet[] =
     ":root{--bg:#fff;--fg:#1a1a1a;--dim:#666;--line:#ccc;--note:#fff4d6;--heat:#2a6fb0;"
     "--0:#1f5fa8;--1:#b8480f;--2:#2b7a3d;--3:#7a3fa0;--4:#a3182f;--5:#0f7480;--6:#7d6608;--7:#555}"
     "@media(prefers-color-scheme:dark){:root{--bg:#16181b;--fg:#e6e6e6;--dim:#a0a0a0;--line:#444;"
@@ -73,15 +73,16 @@ static void put_cell(clv_bytes *out, double v) {
 
 /* Appends the SHA-256 of the style in base64, the form that a Content-Security-Policy has. */
 static clv_code put_style_digest(clv_bytes *out, clv_err *err) {
-  static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  static const char base64_digits[] =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   clv_sha256 d;
-  CLV_TRY(clv_sha256_of(style, sizeof style - 1, &d, err));
+  CLV_TRY(clv_sha256_of(style_sheet, sizeof style_sheet - 1, &d, err));
   for (size_t i = 0; i < sizeof d.bytes; i += 3) {
-    size_t left = CLV_MIN(sizeof d.bytes - i, (size_t)3);
+    size_t n_bytes = CLV_MIN(sizeof d.bytes - i, (size_t)3);
     uint32_t word = 0;
     char text[5] = "====";
-    for (size_t k = 0; k < 3; k++) word = word << 8 | (k < left ? d.bytes[i + k] : 0u);
-    for (size_t k = 0; k <= left; k++) text[k] = digits[word >> (18 - 6 * k) & 63];
+    for (size_t k = 0; k < 3; k++) word = word << 8 | (k < n_bytes ? d.bytes[i + k] : 0u);
+    for (size_t k = 0; k <= n_bytes; k++) text[k] = base64_digits[word >> (18 - 6 * k) & 63];
     clv_bytes_puts(out, text);
   }
   return CLV_OK;
@@ -100,8 +101,8 @@ static void format_time(uint64_t ms, char text[32]) {
 /* Returns the scores of a target, or for target NULL the scores of the evaluation itself. */
 static const page_scores *find_scores(const page_scores *s, const char *target) {
   static const page_scores no_scores = {.is_set = false};
-  const page_scores *found = target ? page_find_target(s, target) : s;
-  return found ? found : &no_scores;
+  const page_scores *target_scores = target ? page_find_target(s, target) : s;
+  return target_scores ? target_scores : &no_scores;
 }
 
 /* Appends a cell with the run's test score `name` and, if `eval --intervals` has computed one, its
@@ -129,25 +130,26 @@ static const page_scores *test_or_interval_scores(const page_run *r) {
 }
 
 /* Appends a row for each value of an evaluation, or of one of its targets. */
-static void put_value_rows(clv_bytes *out, const page_scores *names, const page_run *runs,
+static void put_value_rows(clv_bytes *out, const page_scores *named_scores, const page_run *runs,
                            size_t n) {
-  for (size_t i = 0; i < names->n_values; i++) {
+  for (size_t i = 0; i < named_scores->n_values; i++) {
     clv_bytes_puts(out, "<tr><th>");
-    if (names->target) page_put_text(out, names->target);
-    if (names->target) clv_bytes_puts(out, ": ");
-    page_put_text(out, names->values[i].name);
+    if (named_scores->target) page_put_text(out, named_scores->target);
+    if (named_scores->target) clv_bytes_puts(out, ": ");
+    page_put_text(out, named_scores->values[i].name);
     clv_bytes_puts(out, "</th>");
     for (size_t k = 0; k < n; k++)
-      put_value_cell(out, &runs[k], names->target, names->values[i].name);
+      put_value_cell(out, &runs[k], named_scores->target, named_scores->values[i].name);
     clv_bytes_puts(out, "</tr>\n");
   }
 }
 
 static void put_scores(clv_bytes *out, const page_run *runs, size_t n) {
-  const page_scores *names = test_or_interval_scores(&runs[0]);
-  for (size_t k = 1; k < n && !names->n_values; k++) names = test_or_interval_scores(&runs[k]);
+  const page_scores *named_scores = test_or_interval_scores(&runs[0]);
+  for (size_t k = 1; k < n && !named_scores->n_values; k++)
+    named_scores = test_or_interval_scores(&runs[k]);
   clv_bytes_puts(out, "<h2>Scores on the test records</h2>\n");
-  if (!names->n_values) {
+  if (!named_scores->n_values) {
     clv_bytes_puts(out, "<p>No run has tested yet: data.test names the records.</p>\n");
     return;
   }
@@ -158,8 +160,9 @@ static void put_scores(clv_bytes *out, const page_run *runs, size_t n) {
     clv_bytes_puts(out, "</th>");
   }
   clv_bytes_puts(out, "</tr>\n");
-  put_value_rows(out, names, runs, n);
-  for (size_t i = 0; i < names->n_targets; i++) put_value_rows(out, &names->targets[i], runs, n);
+  put_value_rows(out, named_scores, runs, n);
+  for (size_t i = 0; i < named_scores->n_targets; i++)
+    put_value_rows(out, &named_scores->targets[i], runs, n);
   clv_bytes_puts(out,
                  "</table></div>\n<p><small>Small print: 95 % of the bootstrap over the "
                  "records, from `eval --intervals`.</small></p>\n");
@@ -196,7 +199,7 @@ static void put_classes(clv_bytes *out, const page_scores *s) {
     clv_bytes_puts(out, "<tr><td>");
     page_put_text(out, k->name ? k->name : "");
     clv_bytes_puts(out, "</td>");
-    const double numbers[] = {k->precision, k->recall, k->f1, k->auc, k->places};
+    const double numbers[] = {k->precision, k->recall, k->f1, k->auc, k->n_positions};
     for (size_t i = 0; i < CLV_COUNT(numbers); i++) put_cell(out, numbers[i]);
     clv_bytes_puts(out, "</tr>\n");
   }
@@ -208,12 +211,12 @@ static const char *class_name(const page_scores *s, size_t c) {
 }
 
 static void put_confusion(clv_bytes *out, const page_scores *s) {
-  size_t n = s->n_confusion;
+  size_t n = s->confusion_width;
   if (!n) return;
   put_heading(out, "Confusion: labels (rows) and answers (columns)");
-  if (n > PAGE_SHOWN_CLASSES) {
+  if (n > PAGE_MAX_SHOWN_CLASSES) {
     clv_bytes_printf(out, "<p>%zu classes, more than the %d that are drawn.</p>\n", n,
-                     PAGE_SHOWN_CLASSES);
+                     PAGE_MAX_SHOWN_CLASSES);
     return;
   }
   clv_bytes_puts(out, "<div class=\"wide\"><table><tr><th></th>");
@@ -234,9 +237,9 @@ static void put_confusion(clv_bytes *out, const page_scores *s) {
 }
 
 static void put_roc(clv_bytes *out, const page_scores *s) {
-  page_curve curves[PAGE_SHOWN_CLASSES];
+  page_curve curves[PAGE_MAX_SHOWN_CLASSES];
   size_t n = 0;
-  for (size_t c = 0; c < s->n_classes && n < PAGE_SHOWN_CLASSES; c++)
+  for (size_t c = 0; c < s->n_classes && n < PAGE_MAX_SHOWN_CLASSES; c++)
     if (s->classes[c].roc)
       curves[n++] = (page_curve){class_name(s, c), s->classes[c].roc, (int)(c % N_COLORS)};
   page_put_chart(out, "ROC: sensitivity by 1 - specificity", "1 - specificity", curves, n, true);
@@ -253,16 +256,16 @@ static clv_code put_calibration(clv_bytes *out, const page_scores *s, clv_err *e
 }
 
 static void put_worst_records(clv_bytes *out, const page_run *r) {
-  if (!r->n_worst) return;
+  if (!r->n_worst_records) return;
   put_heading(out, "Test records with the largest losses");
   clv_bytes_puts(out, "<div class=\"wide\"><table><tr><th>record</th><th>loss</th></tr>\n");
-  for (size_t i = 0; i < r->n_worst; i++) {
+  for (size_t i = 0; i < r->n_worst_records; i++) {
     clv_bytes_puts(out, "<tr><td>");
-    page_put_text(out, r->worst[i].id ? r->worst[i].id : "");
-    if (r->worst[i].target) clv_bytes_puts(out, " (");
-    if (r->worst[i].target) page_put_text(out, r->worst[i].target);
-    clv_bytes_puts(out, r->worst[i].target ? ")</td>" : "</td>");
-    put_cell(out, r->worst[i].loss);
+    page_put_text(out, r->worst_records[i].id ? r->worst_records[i].id : "");
+    if (r->worst_records[i].target) clv_bytes_puts(out, " (");
+    if (r->worst_records[i].target) page_put_text(out, r->worst_records[i].target);
+    clv_bytes_puts(out, r->worst_records[i].target ? ")</td>" : "</td>");
+    put_cell(out, r->worst_records[i].loss);
     clv_bytes_puts(out, "</tr>\n");
   }
   clv_bytes_puts(out,
@@ -273,7 +276,7 @@ static void put_worst_records(clv_bytes *out, const page_run *r) {
 /* ---- time and bytes of a run ----------------------------------------------------------------- */
 
 /* Returns the sum of the durations of all attempts that have ended. */
-static double seconds_of_attempts(const clv_run_record *r) {
+static double sum_attempt_seconds(const clv_run_record *r) {
   double ms = 0;
   for (size_t i = 0; i < r->n_attempts; i++)
     if (r->attempts[i].ended_ms > r->attempts[i].began_ms)
@@ -285,7 +288,7 @@ static void put_time(clv_bytes *out, const page_run *r) {
   char text[64];
   put_heading(out, "Time");
   clv_bytes_puts(out, "<div class=\"wide\"><table>");
-  snprintf(text, sizeof text, "%.1f s", seconds_of_attempts(&r->record));
+  snprintf(text, sizeof text, "%.1f s", sum_attempt_seconds(&r->record));
   put_row(out, "all attempts", text);
   snprintf(text, sizeof text, "%llu", (unsigned long long)r->n_steps);
   put_row(out, "steps", text);
@@ -305,23 +308,24 @@ static void put_size_cell(clv_bytes *out, uint64_t bytes) {
 }
 
 static void put_egress_row(clv_bytes *out, const clv_egress_row_sum *w) {
-  char shape[160];
-  const char *texts[] = {w->key.from,     w->key.to,
-                         w->key.identity, clv_egress_kind_name((clv_egress_kind)w->key.kind),
-                         w->key.stage,    clv_shape_format(&w->key.shape, shape, sizeof shape)};
+  char shape_text[160];
+  const char *texts[] = {
+      w->key.from,     w->key.to,
+      w->key.identity, clv_egress_kind_name((clv_egress_kind)w->key.kind),
+      w->key.stage,    clv_shape_format(&w->key.shape, shape_text, sizeof shape_text)};
   clv_bytes_puts(out, "<tr>");
   for (size_t i = 0; i < CLV_COUNT(texts); i++) {
     clv_bytes_puts(out, "<td>");
     page_put_text(out, texts[i]);
     clv_bytes_puts(out, "</td>");
   }
-  clv_bytes_printf(out, "<td class=\"n\">%llu</td>", (unsigned long long)w->tensors);
+  clv_bytes_printf(out, "<td class=\"n\">%llu</td>", (unsigned long long)w->n_tensors);
   put_size_cell(out, w->settled_bytes + w->unsettled_bytes);
   clv_bytes_puts(out, "</tr>\n");
 }
 
 static void put_egress(clv_bytes *out, const page_run *r) {
-  char down[24], up[24];
+  char down_text[24], up_text[24];
   put_heading(out, "What left, and to whom (egress record)");
   if (!r->has_egress || !r->egress.n_rows) {
     clv_bytes_puts(out, r->has_egress ? "<p>Nothing left the master.</p>\n"
@@ -335,13 +339,13 @@ static void put_egress(clv_bytes *out, const page_run *r) {
   for (size_t i = 0; i < r->egress.n_rows; i++) put_egress_row(out, &r->egress.rows[i]);
   clv_bytes_puts(out, "</table></div>\n");
   clv_bytes_printf(out, "<p>Steps of the newest lines: %s sent by the master, %s received.</p>\n",
-                   clv_format_size((uint64_t)r->bytes_up_sum, up, sizeof up),
-                   clv_format_size((uint64_t)r->bytes_down_sum, down, sizeof down));
+                   clv_format_size((uint64_t)r->bytes_up_sum, up_text, sizeof up_text),
+                   clv_format_size((uint64_t)r->bytes_down_sum, down_text, sizeof down_text));
 }
 
 /* ---- the attempts of a run ------------------------------------------------------------------- */
 
-static const char *status_name(const clv_run_attempt *a) {
+static const char *attempt_status_name(const clv_run_attempt *a) {
   static const char *const names[CLV_RUN_STATUSES] = {
       "runs, or was killed", "finished", "failed",
       "interrupted",         "stopped",  "a worker was lost, and the run recovered"};
@@ -355,13 +359,13 @@ static void put_attempts(clv_bytes *out, const clv_run_record *r) {
                  "<th>how it ended</th></tr>\n");
   for (size_t i = 0; i < r->n_attempts; i++) {
     const clv_run_attempt *a = &r->attempts[i];
-    char began[32];
-    format_time(a->began_ms, began);
-    clv_bytes_printf(out, "<tr><td>%s</td><td>", began);
+    char began_text[32];
+    format_time(a->began_ms, began_text);
+    clv_bytes_printf(out, "<tr><td>%s</td><td>", began_text);
     page_put_text(out, a->host);
     clv_bytes_printf(out, "</td><td class=\"n\">%llu to %llu of %llu</td><td>%s",
                      (unsigned long long)a->from_step, (unsigned long long)a->step,
-                     (unsigned long long)a->total_steps, status_name(a));
+                     (unsigned long long)a->total_steps, attempt_status_name(a));
     if (a->text[0]) clv_bytes_puts(out, ": ");
     page_put_text(out, a->text);
     clv_bytes_puts(out, "</td></tr>\n");
@@ -435,7 +439,7 @@ static clv_code put_head(clv_bytes *out, const page_run *runs, size_t n, clv_err
     clv_bytes_puts(out, k ? ", " : "");
     page_put_text(out, run_name(&runs[k]));
   }
-  clv_bytes_printf(out, "</title>\n<style>%s</style></head><body>\n<h1>Report of ", style);
+  clv_bytes_printf(out, "</title>\n<style>%s</style></head><body>\n<h1>Report of ", style_sheet);
   for (size_t k = 0; k < n; k++) {
     clv_bytes_puts(out, k ? " and " : "");
     page_put_text(out, run_name(&runs[k]));
@@ -447,7 +451,7 @@ static clv_code put_head(clv_bytes *out, const page_run *runs, size_t n, clv_err
   return CLV_OK;
 }
 
-clv_code page_put_all(const page_run *runs, size_t n, clv_bytes *out, clv_err *err) {
+clv_code page_put_report(const page_run *runs, size_t n, clv_bytes *out, clv_err *err) {
   CLV_TRY(put_head(out, runs, n, err));
   put_scores(out, runs, n);
   put_curves(out, runs, n);
@@ -459,13 +463,13 @@ clv_code page_put_all(const page_run *runs, size_t n, clv_bytes *out, clv_err *e
 
 /* Array of the n runs of a page. */
 typedef struct run_list {
-  page_run *list;
+  page_run *runs;
   size_t n;
 } run_list;
 
 static void free_runs(run_list *l) {
-  for (size_t i = 0; i < l->n; i++) page_run_done(&l->list[i]);
-  free(l->list);
+  for (size_t i = 0; i < l->n; i++) page_run_done(&l->runs[i]);
+  free(l->runs);
 }
 
 clv_code clv_page_write(const char *const *folders, size_t n, clv_bytes *out, clv_err *err) {
@@ -473,29 +477,31 @@ clv_code clv_page_write(const char *const *folders, size_t n, clv_bytes *out, cl
   if (!n || n > CLV_PAGE_MAX_RUNS)
     return clv_fail(err, CLV_INVALID, "a report is of 1 to %d runs, not of %zu", CLV_PAGE_MAX_RUNS,
                     n);
-  CLV_TRY(clv_alloc(n, sizeof *l.list, &l.list, err));
+  CLV_TRY(clv_alloc(n, sizeof *l.runs, &l.runs, err));
   for (; l.n < n; l.n++) {
-    l.list[l.n].folder = folders[l.n];
-    clv_code code = page_read_run(&l.list[l.n], err);
+    l.runs[l.n].folder = folders[l.n];
+    clv_code code = page_read_run(&l.runs[l.n], err);
     if (code == CLV_OK) continue;
     l.n++;
     return code;
   }
-  return page_put_all(l.list, n, out, err);
+  return page_put_report(l.runs, n, out, err);
 }
 
-clv_code clv_page_write_texts(const char *evaluations, size_t len, const char *worst,
-                              size_t worst_len, clv_bytes *out, clv_err *err) {
+clv_code clv_page_write_texts(const char *evaluation_lines, size_t len, const char *worst_records,
+                              size_t worst_records_len, clv_bytes *out, clv_err *err) {
   CLV_AUTO(free_runs) run_list l = {0};
-  CLV_TRY(clv_alloc(1, sizeof *l.list, &l.list, err));
-  l.list[l.n++].folder = "run";
-  for (size_t at = 0, number = 0; at < len; number++) {
-    const char *end = memchr(evaluations + at, '\n', len - at);
-    size_t n = end ? (size_t)(end - evaluations) - at : len - at;
-    CLV_TRY(
-        page_read_evaluation(&l.list[0], "evaluations.jsonl", evaluations + at, n, number, err));
+  CLV_TRY(clv_alloc(1, sizeof *l.runs, &l.runs, err));
+  l.runs[l.n++].folder = "run";
+  for (size_t at = 0, line_number = 0; at < len; line_number++) {
+    const char *end = memchr(evaluation_lines + at, '\n', len - at);
+    size_t n = end ? (size_t)(end - evaluation_lines) - at : len - at;
+    CLV_TRY(page_read_evaluation(&l.runs[0], "evaluations.jsonl", evaluation_lines + at, n,
+                                 line_number, err));
     at += n + 1;
   }
-  if (worst_len) CLV_TRY(page_read_worst(&l.list[0], "worst_records.json", worst, worst_len, err));
-  return page_put_all(l.list, 1, out, err);
+  if (worst_records_len)
+    CLV_TRY(
+        page_read_worst(&l.runs[0], "worst_records.json", worst_records, worst_records_len, err));
+  return page_put_report(l.runs, 1, out, err);
 }

@@ -16,9 +16,9 @@ enum {
   PAGE_MAX_POINTS = 1024,  /* points kept of a curve; a longer curve keeps every 2nd, 4th, ... */
   PAGE_MAX_VALUES = 32,    /* scores of an evaluation */
   PAGE_MAX_CLASSES = 1024, /* classes of an evaluation */
-  PAGE_SHOWN_CLASSES = 16, /* most classes whose confusion matrix and ROC curves are shown */
-  PAGE_MAX_BINS = 64,      /* calibration bins of an evaluation */
-  PAGE_MAX_WORST = 64      /* records of worst_records.json */
+  PAGE_MAX_SHOWN_CLASSES = 16, /* most classes whose confusion matrix and ROC curves are shown */
+  PAGE_MAX_BINS = 64,          /* calibration bins of an evaluation */
+  PAGE_MAX_WORST_RECORDS = 64  /* records of worst_records.json */
 };
 
 /* Points of a curve, thinned out: one of every `stride` points is kept. n: points kept; n_added:
@@ -34,24 +34,24 @@ typedef struct page_value {
   double value, low, high;
 } page_value;
 
-/* Scores of one class. places: number of positions with this label, named as the JSON key is. */
+/* Scores of one class. n_positions: number of positions with this label, the JSON key `places`. */
 typedef struct page_class {
   char *name;
-  double precision, recall, f1, auc, places;
+  double precision, recall, f1, auc, n_positions;
   page_series *roc; /* ROC curve; NULL: the file has none */
 } page_class;
 
 /* An evaluation, from one line of evaluations.jsonl or from intervals.json. */
 typedef struct page_scores {
-  bool is_set;           /* an evaluation has been read */
-  bool is_ema;           /* the evaluation used averages of the weights */
-  int64_t step, samples; /* step of the evaluated weights; number of evaluated records */
+  bool is_set;             /* an evaluation has been read */
+  bool is_ema;             /* the evaluation used averages of the weights */
+  int64_t step, n_samples; /* step of the evaluated weights; number of evaluated records */
   page_value values[PAGE_MAX_VALUES]; /* [n_values] in the order of the line */
   size_t n_values;
   page_class *classes; /* [n_classes] */
   size_t n_classes;
-  double *confusion; /* [n_confusion][n_confusion] or NULL */
-  size_t n_confusion;
+  double *confusion; /* [confusion_width][confusion_width] or NULL */
+  size_t confusion_width;
   /* [n_bins] calibration bins: number of labelled positions, mean probability, share of right
    * answers */
   double bins[PAGE_MAX_BINS][3];
@@ -77,8 +77,8 @@ typedef struct page_run {
   bool has_egress;
   page_series train_loss, validation_loss, validation_accuracy; /* x: step */
   page_scores test_scores, interval_scores; /* newest test of the run; `eval --intervals` */
-  page_worst_record worst[PAGE_MAX_WORST];
-  size_t n_worst;
+  page_worst_record worst_records[PAGE_MAX_WORST_RECORDS];
+  size_t n_worst_records;
   uint64_t n_steps, n_pace_lines; /* numbers of lines of metrics.jsonl and of pace.jsonl */
   /* sums over the lines of pace.jsonl; bytes_up: sent by the master, bytes_down: received */
   double wait_share_sum, bytes_up_sum, bytes_down_sum, samples_per_s_sum;
@@ -91,9 +91,9 @@ typedef struct page_run {
 clv_code page_read_run(page_run *r, clv_err *err) CLV_USE_RESULT;
 void page_run_done(page_run *r);
 /* Reads one line of evaluations.jsonl or intervals.json into *r. label: path of the file, for
- * errors; number: index of the line, from 0. */
+ * errors; line_number: index of the line, from 0. */
 clv_code page_read_evaluation(page_run *r, const char *label, const char *line, size_t len,
-                              size_t number, clv_err *err) CLV_USE_RESULT;
+                              size_t line_number, clv_err *err) CLV_USE_RESULT;
 /* Reads the text of worst_records.json into *r. label: path of the file, for errors. */
 clv_code page_read_worst(page_run *r, const char *label, const char *text, size_t len,
                          clv_err *err) CLV_USE_RESULT;
@@ -126,6 +126,7 @@ void page_put_chart(clv_bytes *out, const char *title, const char *x_name, const
                     size_t n, bool has_unit_axes);
 
 /* Appends the complete page of the runs [n]. */
-clv_code page_put_all(const page_run *runs, size_t n, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
+clv_code page_put_report(const page_run *runs, size_t n, clv_bytes *out,
+                         clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -21,14 +21,14 @@ enum { MAX_LINE_BYTES = 16 << 20, MAX_WORST_BYTES = 1 << 20, MAX_SESSION_BYTES =
  * NaN for a key that the line does not have or whose value is null. */
 static clv_code read_step_line(clv_json *j, const char *const *keys, size_t n, double *ret,
                                clv_err *err) {
-  bool more;
+  bool has_more;
   for (size_t i = 0; i < n; i++) ret[i] = (double)NAN;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t at = 0;; at++) {
     CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
     size_t i = 0;
-    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, at, &more, err));
-    if (!more) return clv_json_end(j, err);
+    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, at, &has_more, err));
+    if (!has_more) return clv_json_end(j, err);
     CLV_TRY(clv_json_read_key(j, &key, err));
     while (i < n && (!key.data || strcmp(keys[i], key.data) != 0)) i++;
     if (i == n)
@@ -39,10 +39,10 @@ static clv_code read_step_line(clv_json *j, const char *const *keys, size_t n, d
 }
 
 static clv_code read_metrics_line(page_run *r, const char *label, const char *line, size_t len,
-                                  size_t number, clv_err *err) {
+                                  size_t line_number, clv_err *err) {
   static const char *const keys[] = {"step", "loss"};
   double v[CLV_COUNT(keys)];
-  clv_json j = {.label = label, .text = line, .len = len, .lines_before = number};
+  clv_json j = {.label = label, .text = line, .len = len, .lines_before = line_number};
   CLV_TRY(read_step_line(&j, keys, CLV_COUNT(keys), v, err));
   page_series_add(&r->train_loss, v[0], v[1]);
   r->n_steps++;
@@ -50,10 +50,10 @@ static clv_code read_metrics_line(page_run *r, const char *label, const char *li
 }
 
 static clv_code read_pace_line(page_run *r, const char *label, const char *line, size_t len,
-                               size_t number, clv_err *err) {
+                               size_t line_number, clv_err *err) {
   static const char *const keys[] = {"samples_per_s", "wait", "bytes_up", "bytes_down"};
   double v[CLV_COUNT(keys)];
-  clv_json j = {.label = label, .text = line, .len = len, .lines_before = number};
+  clv_json j = {.label = label, .text = line, .len = len, .lines_before = line_number};
   CLV_TRY(read_step_line(&j, keys, CLV_COUNT(keys), v, err));
   r->n_pace_lines++;
   double *const sums[] = {&r->samples_per_s_sum, &r->wait_share_sum, &r->bytes_up_sum,
@@ -65,10 +65,10 @@ static clv_code read_pace_line(page_run *r, const char *label, const char *line,
 
 /* ---- reading the files of a run folder ------------------------------------------------------- */
 
-/* Reads one line of a file into *r. label: path of the file, for errors; number: index of the line,
- * from 0. */
+/* Reads one line of a file into *r. label: path of the file, for errors; line_number: index of the
+ * line, from 0. */
 typedef clv_code line_reader(page_run *r, const char *label, const char *line, size_t len,
-                             size_t number, clv_err *err);
+                             size_t line_number, clv_err *err);
 
 static void file_closep(FILE **f) {
   if (*f) fclose(*f);
@@ -79,18 +79,18 @@ static void file_closep(FILE **f) {
 static clv_code read_lines(page_run *r, const char *name, line_reader *read, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_AUTO(clv_freep) char *line = NULL;
-  size_t capacity = 0, number = 0;
+  size_t capacity = 0, line_number = 0;
   clv_bytes_printf(&path, "%s/%s", r->folder, name);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_AUTO(file_closep) FILE *f = fopen(path.data, "re");
   if (!f && errno == ENOENT) return CLV_OK;
   if (!f) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
-  for (ssize_t n; (n = getline(&line, &capacity, f)) > 0; number++) {
+  for (ssize_t n; (n = getline(&line, &capacity, f)) > 0; line_number++) {
     if (line[n - 1] != '\n') break;
     if (n > MAX_LINE_BYTES)
       return clv_fail(err, CLV_DATA_LOSS, "%s:%zu: the line has more than %d bytes", path.data,
-                      number + 1, MAX_LINE_BYTES);
-    clv_code code = read(r, path.data, line, (size_t)n - 1, number, err);
+                      line_number + 1, MAX_LINE_BYTES);
+    clv_code code = read(r, path.data, line, (size_t)n - 1, line_number, err);
     if (code == CLV_INVALID && err) err->code = CLV_DATA_LOSS;
     if (code != CLV_OK) return code == CLV_INVALID ? CLV_DATA_LOSS : code;
   }
@@ -160,9 +160,9 @@ void page_run_done(page_run *r) {
   clv_egress_summary_done(&r->egress);
   page_scores_done(&r->test_scores);
   page_scores_done(&r->interval_scores);
-  for (size_t i = 0; i < r->n_worst; i++) {
-    free(r->worst[i].id);
-    free(r->worst[i].target);
+  for (size_t i = 0; i < r->n_worst_records; i++) {
+    free(r->worst_records[i].id);
+    free(r->worst_records[i].target);
   }
   clv_bytes_done(&r->session);
 }

@@ -18,11 +18,11 @@ static clv_code read_number(clv_json *j, double *ret, clv_err *err) {
 
 /* Reads a list of numbers into ret [max_n]. Fails if the list has more than max_n numbers. */
 static clv_code read_numbers(clv_json *j, double *ret, size_t max_n, size_t *ret_n, clv_err *err) {
-  bool more;
+  bool has_more;
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
   for (*ret_n = 0;; ++*ret_n) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, *ret_n, &more, err));
-    if (!more) return CLV_OK;
+    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, *ret_n, &has_more, err));
+    if (!has_more) return CLV_OK;
     if (*ret_n == max_n)
       return clv_json_fail(j, j->at, err, "a list has more than %zu numbers", max_n);
     CLV_TRY(read_number(j, &ret[*ret_n], err));
@@ -60,12 +60,12 @@ typedef clv_code member_reader(clv_json *j, page_scores *s, const char *key, clv
 
 /* Reads an object. Calls `read` for each member, after its key; `read` reads the member's value. */
 static clv_code read_members(clv_json *j, page_scores *s, member_reader *read, clv_err *err) {
-  bool more;
+  bool has_more;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
     CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
-    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
-    if (!more) return CLV_OK;
+    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &has_more, err));
+    if (!has_more) return CLV_OK;
     CLV_TRY(clv_json_read_key(j, &key, err));
     CLV_TRY(read(j, s, key.data ? key.data : "", err));
   }
@@ -100,7 +100,7 @@ static clv_code read_class_member(clv_json *j, page_scores *s, const char *key, 
                  {"recall", &c->recall},
                  {"f1", &c->f1},
                  {"auc", &c->auc},
-                 {"places", &c->places}};
+                 {"places", &c->n_positions}};
   if (strcmp(key, "name") == 0) {
     CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
     CLV_TRY(clv_json_read_text(j, &name, err));
@@ -113,11 +113,11 @@ static clv_code read_class_member(clv_json *j, page_scores *s, const char *key, 
 }
 
 static clv_code read_classes(clv_json *j, page_scores *s, clv_err *err) {
-  bool more;
+  bool has_more;
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
   for (size_t n = 0;; n++) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
-    if (!more) return CLV_OK;
+    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &has_more, err));
+    if (!has_more) return CLV_OK;
     if (s->n_classes == PAGE_MAX_CLASSES)
       return clv_json_fail(j, j->at, err, "more than %d classes", PAGE_MAX_CLASSES);
     page_class *grown = realloc(s->classes, (s->n_classes + 1) * sizeof *grown);
@@ -129,20 +129,20 @@ static clv_code read_classes(clv_json *j, page_scores *s, clv_err *err) {
 }
 
 static clv_code read_confusion(clv_json *j, page_scores *s, clv_err *err) {
-  bool more;
-  size_t n, width = s->n_classes ? s->n_classes : PAGE_SHOWN_CLASSES;
+  bool has_more;
+  size_t n, width = s->n_classes ? s->n_classes : PAGE_MAX_SHOWN_CLASSES;
   free(clv_steal(&s->confusion));
   CLV_TRY(clv_alloc(width * width, sizeof *s->confusion, &s->confusion, err));
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
-  for (s->n_confusion = 0;; s->n_confusion++) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, s->n_confusion, &more, err));
-    if (!more) break;
-    if (s->n_confusion == width)
+  for (s->confusion_width = 0;; s->confusion_width++) {
+    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, s->confusion_width, &has_more, err));
+    if (!has_more) break;
+    if (s->confusion_width == width)
       return clv_json_fail(j, j->at, err, "a confusion matrix of more than %zu rows", width);
-    CLV_TRY(read_numbers(j, s->confusion + s->n_confusion * width, width, &n, err));
+    CLV_TRY(read_numbers(j, s->confusion + s->confusion_width * width, width, &n, err));
   }
   /* drops a matrix that does not have one row for each class */
-  if (s->n_confusion && s->n_confusion != width) s->n_confusion = 0;
+  if (s->confusion_width && s->confusion_width != width) s->confusion_width = 0;
   return CLV_OK;
 }
 
@@ -150,12 +150,12 @@ static clv_code read_confusion(clv_json *j, page_scores *s, clv_err *err) {
  * specificity from 0 to 1. */
 static clv_code read_roc(clv_json *j, page_scores *s, clv_err *err) {
   double points[256];
-  bool more;
+  bool has_more;
   size_t n;
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
   for (size_t c = 0;; c++) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, c, &more, err));
-    if (!more) return CLV_OK;
+    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, c, &has_more, err));
+    if (!has_more) return CLV_OK;
     CLV_TRY(read_numbers(j, points, CLV_COUNT(points), &n, err));
     if (c >= s->n_classes || n < 2) continue;
     page_class *k = &s->classes[c];
@@ -166,12 +166,12 @@ static clv_code read_roc(clv_json *j, page_scores *s, clv_err *err) {
 }
 
 static clv_code read_bins(clv_json *j, page_scores *s, clv_err *err) {
-  bool more;
+  bool has_more;
   size_t n;
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
   for (s->n_bins = 0;; s->n_bins++) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, s->n_bins, &more, err));
-    if (!more) return CLV_OK;
+    CLV_TRY(clv_json_next(j, CLV_JSON_LIST, s->n_bins, &has_more, err));
+    if (!has_more) return CLV_OK;
     if (s->n_bins == PAGE_MAX_BINS)
       return clv_json_fail(j, j->at, err, "more than %d bins", PAGE_MAX_BINS);
     CLV_TRY(read_numbers(j, s->bins[s->n_bins], 3, &n, err));
@@ -237,14 +237,14 @@ void page_scores_done(page_scores *s) {
 /* ---- lines of evaluations -------------------------------------------------------------------- */
 
 /* A line of evaluations.jsonl while it is read. */
-typedef struct line {
+typedef struct evaluation_line {
   page_scores scores;
   char event[16];
-} line;
+} evaluation_line;
 
-static void line_done(line *l) { page_scores_done(&l->scores); }
+static void evaluation_line_done(evaluation_line *l) { page_scores_done(&l->scores); }
 
-static clv_code read_line_member(clv_json *j, line *l, const char *key, clv_err *err) {
+static clv_code read_line_member(clv_json *j, evaluation_line *l, const char *key, clv_err *err) {
   double v;
   if (strcmp(key, "event") == 0 || strcmp(key, "weights") == 0) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -256,7 +256,7 @@ static clv_code read_line_member(clv_json *j, line *l, const char *key, clv_err 
   }
   if (strcmp(key, "step") == 0) return clv_json_read_integer(j, 0, INT64_MAX, &l->scores.step, err);
   if (strcmp(key, "samples") == 0)
-    return clv_json_read_integer(j, 0, INT64_MAX, &l->scores.samples, err);
+    return clv_json_read_integer(j, 0, INT64_MAX, &l->scores.n_samples, err);
   if (strcmp(key, "scores") == 0 || strcmp(key, "curves") == 0)
     return read_members(j, &l->scores, read_score, err);
   if (strcmp(key, "loss") != 0 && strcmp(key, "accuracy") != 0) return clv_json_skip(j, err);
@@ -265,13 +265,13 @@ static clv_code read_line_member(clv_json *j, line *l, const char *key, clv_err 
   return CLV_OK;
 }
 
-static clv_code read_line(clv_json *j, line *l, clv_err *err) {
-  bool more;
+static clv_code read_line(clv_json *j, evaluation_line *l, clv_err *err) {
+  bool has_more;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
     CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
-    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
-    if (!more) return clv_json_end(j, err);
+    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &has_more, err));
+    if (!has_more) return clv_json_end(j, err);
     CLV_TRY(clv_json_read_key(j, &key, err));
     CLV_TRY(read_line_member(j, l, key.data ? key.data : "", err));
   }
@@ -284,9 +284,9 @@ static double value_or_nan(const page_scores *s, const char *name) {
 }
 
 clv_code page_read_evaluation(page_run *r, const char *label, const char *text, size_t len,
-                              size_t number, clv_err *err) {
-  CLV_AUTO(line_done) line l = {.event = ""};
-  clv_json j = {.label = label, .text = text, .len = len, .lines_before = number};
+                              size_t line_number, clv_err *err) {
+  CLV_AUTO(evaluation_line_done) evaluation_line l = {.event = ""};
+  clv_json j = {.label = label, .text = text, .len = len, .lines_before = line_number};
   CLV_TRY(read_line(&j, &l, err));
   double step = (double)l.scores.step;
   if (strcmp(l.event, "validation") == 0) {
@@ -305,12 +305,12 @@ clv_code page_read_evaluation(page_run *r, const char *label, const char *text, 
 /* ---- records with the largest losses --------------------------------------------------------- */
 
 static clv_code read_worst_record(clv_json *j, page_worst_record *w, clv_err *err) {
-  bool more;
+  bool has_more;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
     CLV_AUTO(clv_bytes_done) clv_bytes key = {0}, id = {0};
-    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
-    if (!more) return CLV_OK;
+    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &has_more, err));
+    if (!has_more) return CLV_OK;
     CLV_TRY(clv_json_read_key(j, &key, err));
     if (key.data && strcmp(key.data, "loss") == 0) {
       CLV_TRY(read_number(j, &w->loss, err));
@@ -331,13 +331,13 @@ static clv_code read_worst_record(clv_json *j, page_worst_record *w, clv_err *er
 clv_code page_read_worst(page_run *r, const char *label, const char *text, size_t len,
                          clv_err *err) {
   clv_json j = {.label = label, .text = text, .len = len};
-  bool more;
+  bool has_more;
   CLV_TRY(clv_json_open(&j, CLV_JSON_LIST, err));
   for (;;) {
-    CLV_TRY(clv_json_next(&j, CLV_JSON_LIST, r->n_worst, &more, err));
-    if (!more) return clv_json_end(&j, err);
-    if (r->n_worst == PAGE_MAX_WORST)
-      return clv_json_fail(&j, j.at, err, "more than %d records", PAGE_MAX_WORST);
-    CLV_TRY(read_worst_record(&j, &r->worst[r->n_worst++], err));
+    CLV_TRY(clv_json_next(&j, CLV_JSON_LIST, r->n_worst_records, &has_more, err));
+    if (!has_more) return clv_json_end(&j, err);
+    if (r->n_worst_records == PAGE_MAX_WORST_RECORDS)
+      return clv_json_fail(&j, j.at, err, "more than %d records", PAGE_MAX_WORST_RECORDS);
+    CLV_TRY(read_worst_record(&j, &r->worst_records[r->n_worst_records++], err));
   }
 }

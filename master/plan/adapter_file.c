@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Opens folders of adapters that stages begin with, as peft writes them. clv_stage_adapters_open
- * finds the tensors of a stage, clv_adapters_find_sources says which stages have such a folder. A
+ * finds the tensors of a stage, clv_adapters_find_folders says which stages have such a folder. A
  * folder may have adapters of more than one stage. A tensor that no stage has is refused.
  */
 #include <math.h>
@@ -22,7 +22,7 @@ typedef struct adapter_file {
 
 /* Returns the name that a parameter has in the file; the session's name if the file has neither of
  * the two names. */
-static const char *name_in_file(const adapter_file *a, const char *param, prefixed_name ret) {
+static const char *get_name_in_file(const adapter_file *a, const char *param, prefixed_name ret) {
   char peft_name[CLV_PEFT_PARAM];
   snprintf(ret, sizeof(prefixed_name), CLV_PEFT_PREFIX "%s",
            clv_model_peft_name(a->name_family, param, peft_name));
@@ -40,9 +40,9 @@ static bool is_loaded_from_folder(const clv_stage_spec *s, const clv_param *p, b
   return is_adapter ? s->lora.from != NULL : !p->frozen;
 }
 
-static clv_code read_adapter_settings(const clv_text_list *ignored, const char *folder,
+static clv_code read_adapter_settings(const clv_text_list *ignored_keys, const char *folder,
                                       clv_peft *ret, clv_err *err) {
-  const clv_json_keys keys = {(const char *const *)ignored->items, ignored->n};
+  const clv_json_keys keys = {(const char *const *)ignored_keys->items, ignored_keys->n};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   clv_bytes_printf(&path, "%s/" CLV_PEFT_CONFIG, folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the path of %s", folder);
@@ -60,13 +60,14 @@ static clv_code check_scale(const clv_lora_config *l, const clv_peft *p, const c
   int64_t r;
   snprintf(layer_name, sizeof layer_name, "%s", param);
   *strstr(layer_name, ".lora_") = '\0';
-  double scale = clv_peft_scale(p, layer_name, &r);
-  if (r == (int64_t)l->r && fabs(scale - session_scale) <= 1e-9 * session_scale) return CLV_OK;
+  double folder_scale = clv_peft_scale(p, layer_name, &r);
+  if (r == (int64_t)l->r && fabs(folder_scale - session_scale) <= 1e-9 * session_scale)
+    return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "the adapter of '%s' has rank %lld and scale %g in the folder, but rank %llu and "
                   "scale %g in the session: set lora.r, alpha and rslora as " CLV_PEFT_CONFIG
                   " has them",
-                  layer_name, (long long)r, scale, (unsigned long long)l->r, session_scale);
+                  layer_name, (long long)r, folder_scale, (unsigned long long)l->r, session_scale);
 }
 
 static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
@@ -79,7 +80,7 @@ static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapt
   for (int i = 0; l->from && i < b->stages[stage].params->n; i++) {
     const char *param = b->stages[stage].params->list[i].name;
     if (!clv_name_is_of_adapter(param)) continue;
-    CLV_TRY(check_scale(l, &p, name_in_file(a, param, name) + sizeof CLV_PEFT_PREFIX - 1, err));
+    CLV_TRY(check_scale(l, &p, get_name_in_file(a, param, name) + sizeof CLV_PEFT_PREFIX - 1, err));
   }
   return CLV_OK;
 }
@@ -98,37 +99,39 @@ static clv_code refuse_tensor(const char *param, clv_err *err) {
                   param);
 }
 
-static clv_code find_tensors(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
-                             const clv_weights_entry **found, clv_err *err) {
+static clv_code find_adapter_tensors(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
+                                     const clv_weights_entry **found_entries, clv_err *err) {
   const clv_params *params = b->stages[stage].params;
-  CLV_AUTO(clv_freep) prefixed_name *names = NULL;
-  CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
-  CLV_AUTO(clv_freep) const clv_weights_entry **entries = NULL;
+  CLV_AUTO(clv_freep) prefixed_name *file_names = NULL;
+  CLV_AUTO(clv_freep) clv_weights_want *wanted_tensors = NULL;
+  CLV_AUTO(clv_freep) const clv_weights_entry **matched_entries = NULL;
   size_t n = 0;
   bool is_optional;
-  CLV_TRY(clv_alloc((size_t)params->n, sizeof *names, &names, err));
-  CLV_TRY(clv_alloc((size_t)params->n, sizeof *want, &want, err));
-  CLV_TRY(clv_alloc((size_t)params->n, sizeof *entries, &entries, err));
+  CLV_TRY(clv_alloc((size_t)params->n, sizeof *file_names, &file_names, err));
+  CLV_TRY(clv_alloc((size_t)params->n, sizeof *wanted_tensors, &wanted_tensors, err));
+  CLV_TRY(clv_alloc((size_t)params->n, sizeof *matched_entries, &matched_entries, err));
   for (int i = 0; i < params->n; i++) {
     const clv_param *p = &params->list[i];
-    name_in_file(a, p->name, names[n]);
-    bool is_wanted = is_loaded_from_folder(&b->config->stages[stage], p, &is_optional);
-    if (!is_wanted && clv_weights_find_entry(a->file, names[n])) return refuse_tensor(p->name, err);
-    if (!is_wanted) continue;
-    want[n] = (clv_weights_want){names[n], p->dtype, p->shape, is_optional};
+    get_name_in_file(a, p->name, file_names[n]);
+    bool needs_tensor = is_loaded_from_folder(&b->config->stages[stage], p, &is_optional);
+    if (!needs_tensor && clv_weights_find_entry(a->file, file_names[n]))
+      return refuse_tensor(p->name, err);
+    if (!needs_tensor) continue;
+    wanted_tensors[n] = (clv_weights_want){file_names[n], p->dtype, p->shape, is_optional};
     n++;
   }
-  CLV_TRY(clv_weights_match_tensors(a->file, want, n, CLV_WEIGHTS_ALLOW_UNEXPECTED, entries, err));
+  CLV_TRY(clv_weights_match_tensors(a->file, wanted_tensors, n, CLV_WEIGHTS_ALLOW_UNEXPECTED,
+                                    matched_entries, err));
   for (int i = params->n; i-- > 0;)
     if (is_loaded_from_folder(&b->config->stages[stage], &params->list[i], &is_optional))
-      found[i] = entries[--n];
+      found_entries[i] = matched_entries[--n];
   return CLV_OK;
 }
 
 /* Refuses the file if it has an adapter for a layer whose stage has no such adapter. */
 static clv_code check_layer_has_adapter(const clv_blueprint *b, uint32_t stage,
                                         const adapter_file *a, const char *weight, clv_err *err) {
-  static const char weight_suffix[] = ".weight", matrix_a[] = ".lora_A.weight";
+  static const char weight_suffix[] = ".weight", matrix_a_suffix[] = ".lora_A.weight";
   const clv_stage_spec *s = &b->config->stages[stage];
   size_t len = strlen(weight);
   char param[CLV_PEFT_PARAM];
@@ -137,9 +140,9 @@ static clv_code check_layer_has_adapter(const clv_blueprint *b, uint32_t stage,
       strcmp(weight + len - (sizeof weight_suffix - 1), weight_suffix) != 0)
     return CLV_OK;
   snprintf(param, sizeof param, "%.*s%s", (int)(len - (sizeof weight_suffix - 1)), weight,
-           matrix_a);
+           matrix_a_suffix);
   if (clv_params_find(b->stages[stage].params, param) ||
-      !clv_weights_find_entry(a->file, name_in_file(a, param, name)))
+      !clv_weights_find_entry(a->file, get_name_in_file(a, param, name)))
     return CLV_OK;
   if (!s->lora.targets.n)
     return clv_fail(
@@ -168,7 +171,7 @@ static clv_code check_extra_tensors(const clv_blueprint *b, const adapter_file *
   CLV_TRY(clv_params_make(b->full_graph, &all, err));
   CLV_TRY(clv_alloc((size_t)all->n, sizeof *names, &names, err));
   CLV_TRY(clv_alloc((size_t)all->n, sizeof *known, &known, err));
-  for (int i = 0; i < all->n; i++) known[i].name = name_in_file(a, all->list[i].name, names[i]);
+  for (int i = 0; i < all->n; i++) known[i].name = get_name_in_file(a, all->list[i].name, names[i]);
   return clv_weights_check_no_extra(a->file, known, (size_t)all->n, err);
 }
 
@@ -180,18 +183,19 @@ static clv_code open_file(const char *folder, clv_weights_file **ret, clv_err *e
 }
 
 clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
-                                 const clv_weights_entry ***ret_found, clv_err *err) {
+                                 const clv_weights_entry ***ret_entries, clv_err *err) {
   const clv_stage_spec *spec = &b->config->stages[stage];
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+  CLV_AUTO(clv_freep) const clv_weights_entry **found_entries = NULL;
   clv_err reason;
-  CLV_TRY(clv_alloc((size_t)b->stages[stage].params->n, sizeof *found, &found, err));
+  CLV_TRY(
+      clv_alloc((size_t)b->stages[stage].params->n, sizeof *found_entries, &found_entries, err));
   clv_code code = open_file(b->stages[stage].adapter_folder, &f, &reason);
   adapter_file a = {f, clv_model_hf_family(b->config)};
   if (code == CLV_OK) code = check_scales(b, stage, &a, &reason);
   if (code == CLV_OK) code = check_layers_have_adapters(b, &a, &reason);
   if (code == CLV_OK) code = check_extra_tensors(b, &a, &reason);
-  if (code == CLV_OK) code = find_tensors(b, stage, &a, found, &reason);
+  if (code == CLV_OK) code = find_adapter_tensors(b, stage, &a, found_entries, &reason);
   if (code != CLV_OK) { /* the folder has an error: the message points at the session's line that
                          * names it */
     clv_config_pos pos = spec->lora.from ? spec->lora.pos : spec->pos;
@@ -200,26 +204,26 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
     return CLV_DATA_LOSS;
   }
   *ret = clv_steal(&f);
-  *ret_found = clv_steal(&found);
+  *ret_entries = clv_steal(&found_entries);
   return CLV_OK;
 }
 
 /* ---- search for folders with adapters of a stage --------------------------------------------- */
 
 /* True if the folder has a tensor of the stage. If the stage names the folder itself
- * (are_folder_names), its adapters do not count, because the stage loads them anyway. Otherwise
+ * (is_named_by_stage), its adapters do not count, because the stage loads them anyway. Otherwise
  * they count, so that they are refused instead of ignored. */
 static bool has_tensor_of_stage(const adapter_file *a, const clv_params *params,
-                                bool are_folder_names) {
+                                bool is_named_by_stage) {
   prefixed_name name;
   for (int i = 0; i < params->n; i++)
-    if (!(are_folder_names && clv_name_is_of_adapter(params->list[i].name)) &&
-        clv_weights_find_entry(a->file, name_in_file(a, params->list[i].name, name)))
+    if (!(is_named_by_stage && clv_name_is_of_adapter(params->list[i].name)) &&
+        clv_weights_find_entry(a->file, get_name_in_file(a, params->list[i].name, name)))
       return true;
   return false;
 }
 
-static void find_stages_of_folder(clv_blueprint *b, const char *folder) {
+static void mark_stages_of_folder(clv_blueprint *b, const char *folder) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   clv_err ignored_err;
   if (open_file(folder, &f, &ignored_err) != CLV_OK) return;
@@ -233,9 +237,9 @@ static void find_stages_of_folder(clv_blueprint *b, const char *folder) {
   }
 }
 
-void clv_adapters_find_sources(clv_blueprint *b) {
+void clv_adapters_find_folders(clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     b->stages[i].adapter_folder = b->config->stages[i].lora.from;
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if (b->config->stages[i].lora.from) find_stages_of_folder(b, b->config->stages[i].lora.from);
+    if (b->config->stages[i].lora.from) mark_stages_of_folder(b, b->config->stages[i].lora.from);
 }

@@ -12,7 +12,7 @@
 #include "common/model/models/models.h"
 #include "master/plan/plan_int.h"
 
-enum { EVAL_WINDOW = CLV_EVAL_WINDOW };
+enum { MAX_EVAL_MICRO_BATCHES = CLV_EVAL_WINDOW };
 
 static const char *get_loss_op_name(const clv_session_config *c) {
   return clv_loss_name(c->loss.kind);
@@ -36,7 +36,7 @@ void clv_blueprint_free(clv_blueprint *b) {
   free(b->is_worker_used);
   for (int k = 0; b->known_reasons && k < b->full_graph->n_nodes; k++) free(b->known_reasons[k]);
   free(b->known_reasons);
-  clv_moved_layers_done(&b->moved);
+  clv_moved_layers_done(&b->moved_layers);
   clv_graph_free(b->full_graph);
   free(b);
 }
@@ -48,8 +48,8 @@ void clv_blueprint_freep(clv_blueprint **b) {
 
 /* ---- making the stages ----------------------------------------------------------------------- */
 
-static clv_code mark_frozen(const clv_session_config *c, const clv_stage_spec *spec,
-                            clv_stage_plan *s, bool *is_glob_used) {
+static clv_code mark_frozen_params(const clv_session_config *c, const clv_stage_spec *spec,
+                                   clv_stage_plan *s, bool *is_glob_used) {
   for (int i = 0; i < s->params->n; i++) {
     clv_param *p = &s->params->list[i];
     if (!p->trainable) continue;
@@ -76,27 +76,28 @@ static clv_code check_globs_used(const clv_session_config *c, const bool *is_glo
 }
 
 /* True if stages i and i + 1 are at different workers. */
-static bool is_worker_to_worker(const clv_blueprint *b, uint32_t i) {
+static bool is_cut_between_workers(const clv_blueprint *b, uint32_t i) {
   int from = b->stages[i].worker, to = b->stages[i + 1].worker;
   return from >= 0 && to >= 0 && from != to;
 }
 
 /* True if a stage at one of the two workers sends its output directly to a stage at the other. The
  * workers then have a link, and all tensors between them use this link. */
-static bool are_at_linked_workers(const clv_blueprint *b, int one, int other) {
+static bool are_at_linked_workers(const clv_blueprint *b, int worker_a, int worker_b) {
   for (uint32_t i = 0; i + 1 < b->n_stages; i++) {
     int from = b->stages[i].worker, to = b->stages[i + 1].worker;
-    bool is_this_pair = (from == one && to == other) || (from == other && to == one);
+    bool is_this_pair =
+        (from == worker_a && to == worker_b) || (from == worker_b && to == worker_a);
     if (is_this_pair && b->config->stages[i].transfer == CLV_TRANSFER_DIRECT) return true;
   }
   return false;
 }
 
-/* Lists the inputs of the stage's graph that are inputs of the model. behind_cut: another stage
+/* Lists the inputs of the stage's graph that are inputs of the model. is_behind_cut: another stage
  * precedes this one, so the first input of the graph is the value that crosses the cut, and is
  * skipped. */
-static void find_model_inputs(const clv_blueprint *b, bool behind_cut, clv_stage_plan *s) {
-  for (int i = behind_cut; i < s->graph->n_nodes && s->graph->nodes[i].op == CLV_OP_INPUT; i++)
+static void find_model_inputs(const clv_blueprint *b, bool is_behind_cut, clv_stage_plan *s) {
+  for (int i = is_behind_cut; i < s->graph->n_nodes && s->graph->nodes[i].op == CLV_OP_INPUT; i++)
     for (uint32_t k = 0; k < b->inputs.n; k++)
       if (strcmp(s->graph->nodes[i].name, b->inputs.inputs[k].name) == 0)
         s->model_inputs[s->n_model_inputs++] = k;
@@ -119,11 +120,12 @@ static clv_code make_packed_graph(clv_blueprint *b, clv_graph **ret, clv_err *er
 
 static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   const clv_session_config *c = b->config;
-  uint32_t first[CLV_MAX_STAGES], last[CLV_MAX_STAGES];
+  uint32_t first_layers[CLV_MAX_STAGES], last_layers[CLV_MAX_STAGES];
   const clv_model_inputs inputs = make_batch_inputs(&b->inputs, b->micro_size);
   CLV_AUTO(clv_graph_freep) clv_graph *packed = NULL;
-  CLV_TRY(clv_model_make_graph_of_inputs(c, &inputs, &b->full_graph, first, last, err));
-  CLV_TRY(clv_adapters_add_to_graph(b, first, last, err));
+  CLV_TRY(
+      clv_model_make_graph_of_inputs(c, &inputs, &b->full_graph, first_layers, last_layers, err));
+  CLV_TRY(clv_adapters_add_to_graph(b, first_layers, last_layers, err));
   if (c->data.packed) CLV_TRY(make_packed_graph(b, &packed, err));
   CLV_TRY(clv_inputs_check(b, err));
   CLV_AUTO(clv_freep) bool *is_glob_used = NULL;
@@ -132,17 +134,18 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     const clv_stage_spec *spec = &c->stages[i];
-    CLV_TRY(clv_graph_slice(packed ? packed : b->full_graph, first[i], last[i], &s->graph, err));
+    CLV_TRY(clv_graph_slice(packed ? packed : b->full_graph, first_layers[i], last_layers[i],
+                            &s->graph, err));
     find_model_inputs(b, i > 0, s);
     CLV_TRY(clv_params_make(s->graph, &s->params, err));
     CLV_TRY(clv_adapters_check(b, i, err));
-    CLV_TRY(clv_stage_check_new(b, i, err));
-    CLV_TRY(mark_frozen(c, spec, s, is_glob_used));
+    CLV_TRY(clv_stage_check_new_params(b, i, err));
+    CLV_TRY(mark_frozen_params(c, spec, s, is_glob_used));
     if (spec->lora.base_type == CLV_COMPUTE_BF16)
       clv_params_convert_frozen_to_bf16(s->graph, s->params);
     clv_params_fix_frozen(s->params);
-    s->first_layer = first[i];
-    s->last_layer = last[i];
+    s->first_layer = first_layers[i];
+    s->last_layer = last_layers[i];
     s->planned_worker = spec->worker;
     s->worker = clv_session_worker_in_use(c, spec->worker);
     s->input_needs_grad = has_learning_stage;
@@ -152,7 +155,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   CLV_TRY(clv_ties_apply(b, err));
   for (uint32_t i = 0; i + 1 < b->n_stages; i++)
     b->stages[i].sends_directly =
-        is_worker_to_worker(b, i) &&
+        is_cut_between_workers(b, i) &&
         are_at_linked_workers(b, b->stages[i].worker, b->stages[i + 1].worker);
   if (!has_learning_stage)
     return clv_session_fail_at(c, c->train.freeze_pos, err,
@@ -195,8 +198,8 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
 /* Returns the findings of a row of the egress table: the ways in which a worker can read records or
  * labels from its tensor. A row of the loss's labels has the finding LABELS; a row of its
  * predictions has the findings of an activation. */
-static clv_findings findings_of_row(const clv_blueprint *b, clv_egress_kind kind, uint32_t stage,
-                                    uint32_t input) {
+static clv_findings get_row_findings(const clv_blueprint *b, clv_egress_kind kind, uint32_t stage,
+                                     uint32_t input) {
   if (kind == CLV_EGRESS_LABELS) return CLV_FINDING_LABELS;
   if (kind == CLV_EGRESS_INPUT) return clv_privacy_input_findings(b, stage, input);
   if (kind == CLV_EGRESS_ACTIVATION || (kind == CLV_EGRESS_CACHED && !input))
@@ -206,12 +209,13 @@ static clv_findings findings_of_row(const clv_blueprint *b, clv_egress_kind kind
 
 /* Returns the number of hiding layers, layers that mix by secret weights, before the tensor of a
  * row. Records and labels themselves have no layer before them. */
-static uint32_t hiding_layers_before(const clv_blueprint *b, const clv_egress_row *r) {
+static uint32_t count_hiding_layers_before(const clv_blueprint *b, const clv_egress_row *r) {
   if (r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS)
     return r->findings ? 0 : CLV_POLICY_NO_PATH;
   if (r->kind == CLV_EGRESS_GRADIENT) return b->stages[r->stage].n_head_layers;
-  bool is_value = r->kind == CLV_EGRESS_ACTIVATION || (r->kind == CLV_EGRESS_CACHED && !r->input);
-  return is_value ? b->stages[r->stage].n_front_layers : CLV_POLICY_NO_PATH;
+  bool is_value_row =
+      r->kind == CLV_EGRESS_ACTIVATION || (r->kind == CLV_EGRESS_CACHED && !r->input);
+  return is_value_row ? b->stages[r->stage].n_front_layers : CLV_POLICY_NO_PATH;
 }
 
 static void add_row(clv_blueprint *b, clv_egress_kind kind, uint32_t stage, uint32_t input,
@@ -226,9 +230,9 @@ static void add_row(clv_blueprint *b, clv_egress_kind kind, uint32_t stage, uint
                         .input = input,
                         .worker = worker,
                         .is_relayed = is_relayed,
-                        .findings = findings_of_row(b, kind, stage, input),
+                        .findings = get_row_findings(b, kind, stage, input),
                         .dtype = CLV_F32};
-  r->n_hiding_layers = hiding_layers_before(b, r);
+  r->n_hiding_layers = count_hiding_layers_before(b, r);
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(r->name, sizeof r->name, fmt, ap);
@@ -238,12 +242,13 @@ static void add_row(clv_blueprint *b, clv_egress_kind kind, uint32_t stage, uint
   r->dtype = value->dtype;
   r->shape = value->shape;
   r->max_positions = value->max_positions;
-  clv_shape step = value->shape;
-  if (step.rank) step.dim[0] = (int64_t)b->config->train.batch * CLV_MAX(r->max_positions, 1);
-  if (clv_shape_bytes(&step, r->dtype, &bytes, NULL) == CLV_OK) r->bytes_per_step = bytes;
+  clv_shape step_shape = value->shape;
+  if (step_shape.rank)
+    step_shape.dim[0] = (int64_t)b->config->train.batch * CLV_MAX(r->max_positions, 1);
+  if (clv_shape_bytes(&step_shape, r->dtype, &bytes, NULL) == CLV_OK) r->bytes_per_step = bytes;
 }
 
-static const clv_node *output_node(const clv_stage_plan *s) {
+static const clv_node *get_output_node(const clv_stage_plan *s) {
   return &s->graph->nodes[s->graph->output_node];
 }
 
@@ -256,7 +261,7 @@ static bool is_sent_via_master(const clv_blueprint *b, uint32_t i) {
 
 /* Appends "layer 3", or "3 values" if several values cross the cut behind stage i. */
 static void format_crossing(const clv_blueprint *b, uint32_t i, char *buf, size_t size) {
-  uint32_t n = clv_blueprint_cut_values(b, i, NULL);
+  uint32_t n = clv_blueprint_list_cut_values(b, i, NULL);
   if (n > 1)
     snprintf(buf, size, "%u values", n);
   else
@@ -268,7 +273,7 @@ static void format_crossing(const clv_blueprint *b, uint32_t i, char *buf, size_
 static void add_cache_rows(clv_blueprint *b) {
   const char *name = b->config->stages[0].name;
   const clv_node record_numbers = {.dtype = CLV_I64, .shape = CLV_SHAPE(b->micro_size)};
-  add_row(b, CLV_EGRESS_CACHED, 0, 0, b->stages[1].planned_worker, output_node(&b->stages[0]),
+  add_row(b, CLV_EGRESS_CACHED, 0, 0, b->stages[1].planned_worker, get_output_node(&b->stages[0]),
           false, "CACHED activation of stage '%.40s', once", name);
   add_row(b, CLV_EGRESS_CACHED, 0, 1, b->stages[1].planned_worker, &record_numbers, false,
           "CACHED: numbers of its records");
@@ -283,15 +288,16 @@ static void add_hop_rows(clv_blueprint *b, uint32_t i) {
   if (b->has_cache && i == 0) add_cache_rows(b);
   format_crossing(b, i, crossing_text, sizeof crossing_text);
   if (to->planned_worker >= 0)
-    add_row(b, CLV_EGRESS_ACTIVATION, i, 0, to->planned_worker, output_node(from),
+    add_row(b, CLV_EGRESS_ACTIVATION, i, 0, to->planned_worker, get_output_node(from),
             from->planned_worker >= 0,
             b->has_cache && i == 0 ? "activation of stage '%.40s' (test, eval)%.0s"
                                    : "activation of stage '%.40s' (%s)",
             name, crossing_text);
   if (from->planned_worker >= 0 && to->input_needs_grad)
-    add_row(b, CLV_EGRESS_GRADIENT, i, 0, from->planned_worker, output_node(from),
+    add_row(b, CLV_EGRESS_GRADIENT, i, 0, from->planned_worker, get_output_node(from),
             to->planned_worker >= 0, "gradient for stage '%.40s' (%s)", name, crossing_text);
-  while (first < b->n_egress) b->egress[first++].n_values = clv_blueprint_cut_values(b, i, NULL);
+  while (first < b->n_egress)
+    b->egress[first++].n_values = clv_blueprint_list_cut_values(b, i, NULL);
 }
 
 /* Adds a row for each model input that the master sends to the stage. */
@@ -325,11 +331,11 @@ size_t clv_blueprint_moment_count(const clv_blueprint *b) {
  * parameters, and the number of steps. */
 static uint64_t count_optimizer_bytes(const clv_blueprint *b, uint32_t i) {
   const clv_params *params = b->stages[i].params;
-  size_t moments = clv_blueprint_moment_count(b);
+  size_t n_moments = clv_blueprint_moment_count(b);
   uint64_t bytes = 0;
   for (int k = 0; k < params->n; k++)
     if (params->list[k].trainable && !params->list[k].is_fixed) bytes += params->list[k].bytes;
-  return moments && b->stages[i].n_learning_params ? moments * bytes + sizeof(int64_t) : 0;
+  return n_moments && b->stages[i].n_learning_params ? n_moments * bytes + sizeof(int64_t) : 0;
 }
 
 static void add_state_rows(clv_blueprint *b, uint32_t i) {
@@ -365,31 +371,31 @@ static void add_spare_rows(clv_blueprint *b) {
   }
 }
 
-static size_t count_most_spares(const clv_session_config *c) {
-  size_t n_most_spares = 0;
+static size_t count_max_spares(const clv_session_config *c) {
+  size_t n_max_spares = 0;
   for (size_t i = 0; i < c->n_workers; i++)
-    n_most_spares = CLV_MAX(n_most_spares, c->workers[i].spares.n);
-  return n_most_spares;
+    n_max_spares = CLV_MAX(n_max_spares, c->workers[i].spares.n);
+  return n_max_spares;
 }
 
 bool clv_blueprint_is_row_in_use(const clv_blueprint *b, const clv_egress_row *r) {
-  bool reads_output = r->kind == CLV_EGRESS_ACTIVATION || r->kind == CLV_EGRESS_CACHED;
-  return b->stages[r->stage + reads_output].worker == r->worker;
+  bool is_output_row = r->kind == CLV_EGRESS_ACTIVATION || r->kind == CLV_EGRESS_CACHED;
+  return b->stages[r->stage + is_output_row].worker == r->worker;
 }
 
-clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) {
-  const clv_stage_plan *loss = &b->stages[b->n_stages];
+clv_code clv_blueprint_make_egress_table(clv_blueprint *b, clv_err *err) {
+  const clv_stage_plan *loss_stage = &b->stages[b->n_stages];
   size_t n_rows = 4 * (size_t)b->n_stages + 8;
   free(b->egress);
   b->n_egress = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) n_rows += b->stages[i].n_model_inputs;
   CLV_TRY(
-      clv_alloc(n_rows * (1 + count_most_spares(b->config)), sizeof *b->egress, &b->egress, err));
+      clv_alloc(n_rows * (1 + count_max_spares(b->config)), sizeof *b->egress, &b->egress, err));
   for (uint32_t i = 0; i < b->n_stages; i++) add_input_rows(b, i);
   for (uint32_t i = 0; i < b->n_stages; i++) add_hop_rows(b, i);
-  if (loss->planned_worker >= 0)
-    add_row(b, CLV_EGRESS_LABELS, b->n_stages, 1, loss->planned_worker, &loss->graph->nodes[1],
-            false, "LABELS");
+  if (loss_stage->planned_worker >= 0)
+    add_row(b, CLV_EGRESS_LABELS, b->n_stages, 1, loss_stage->planned_worker,
+            &loss_stage->graph->nodes[1], false, "LABELS");
   for (uint32_t i = 0; i < b->n_stages; i++) add_state_rows(b, i);
   add_spare_rows(b);
   return CLV_OK;
@@ -404,7 +410,7 @@ static void set_batch_sizes(clv_blueprint *b) {
   b->micro_batches = (uint32_t)m;
   b->micro_size = (int64_t)((t->batch + m - 1) / m);
   b->eval_size = (int64_t)t->eval_batch;
-  b->max_micro_batches = CLV_MAX(b->micro_batches, (uint32_t)EVAL_WINDOW);
+  b->max_micro_batches = CLV_MAX(b->micro_batches, (uint32_t)MAX_EVAL_MICRO_BATCHES);
 }
 
 static bool is_on_master_cpu(const clv_stage_spec *s) {
@@ -456,12 +462,12 @@ static clv_code fill_blueprint(clv_blueprint *b, clv_dtype label_dtype, clv_err 
   set_batch_sizes(b);
   CLV_TRY(make_stages(b, err));
   CLV_TRY(make_loss(b, label_dtype, err));
-  clv_adapters_find_sources(b);
+  clv_adapters_find_folders(b);
   CLV_TRY(clv_privacy_analyze(b, err));
   CLV_TRY(clv_privacy_check(b, err));
   CLV_TRY(clv_cache_check(b, err));
   b->has_cache = b->config->stages[0].cache;
-  CLV_TRY(clv_blueprint_make_table(b, err));
+  CLV_TRY(clv_blueprint_make_egress_table(b, err));
   mark_used_workers(b);
   return CLV_OK;
 }
@@ -507,8 +513,8 @@ clv_code clv_blueprint_new_of_data(const clv_session_config *config, const clv_d
 
 /* ---- the egress table as text ---------------------------------------------------------------- */
 
-uint32_t clv_blueprint_cut_values(const clv_blueprint *b, uint32_t stage,
-                                  const clv_node *ret[CLV_MAX_NODES]) {
+uint32_t clv_blueprint_list_cut_values(const clv_blueprint *b, uint32_t stage,
+                                       const clv_node *ret[CLV_MAX_NODES]) {
   int nodes[CLV_MAX_NODES];
   int n = clv_graph_find_crossing_nodes(b->full_graph, b->stages[stage].last_layer, nodes);
   for (int i = 0; ret && i < n; i++) ret[i] = &b->full_graph->nodes[nodes[i]];
@@ -519,12 +525,12 @@ uint32_t clv_blueprint_cut_values(const clv_blueprint *b, uint32_t stage,
 static void append_crossing_values(const clv_blueprint *b, const clv_egress_row *r,
                                    clv_bytes *out) {
   const clv_node *values[CLV_MAX_NODES];
-  char shape[160];
+  char shape_text[160];
   if (r->n_values < 2) return;
-  clv_blueprint_cut_values(b, r->stage, values);
+  clv_blueprint_list_cut_values(b, r->stage, values);
   for (uint32_t k = 0; k < r->n_values; k++)
     clv_bytes_printf(out, "  of layer %u '%s' | %s\n", values[k]->layer, values[k]->name,
-                     clv_shape_format(&values[k]->shape, shape, sizeof shape));
+                     clv_shape_format(&values[k]->shape, shape_text, sizeof shape_text));
 }
 
 /* Appends the name of a row in the words of release 0.1. A resumed run compares the table with that
@@ -538,21 +544,22 @@ static void append_row_name(const clv_blueprint *b, const clv_egress_row *r, clv
         is_sent_initial_weights(b, r->stage) ? "initial weights; resume" : "resume only");
 }
 
-void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
-  char shape[160], words[CLV_FINDINGS_TEXT];
+void clv_blueprint_append_egress_text(const clv_blueprint *b, clv_bytes *out) {
+  char shape_text[160], findings_buf[CLV_FINDINGS_TEXT_BYTES];
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     if (r->kind == CLV_EGRESS_STATE)
       continue; /* a stage's row of weights is printed for its row of state, too */
     const clv_remote_spec *w = &b->config->workers[r->worker];
-    const char *findings_text = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS
-                                    ? ""
-                                    : clv_findings_words(r->findings & ~r->look_findings, words);
+    const char *findings_text =
+        r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS
+            ? ""
+            : clv_findings_format(r->findings & ~r->look_findings, findings_buf);
     append_row_name(b, r, out);
     clv_bytes_printf(out, " | %s | %s | %llu | %s %s%s%s%s%s\n",
                      r->kind == CLV_EGRESS_WEIGHTS
                          ? "parameters"
-                         : clv_shape_format(&r->shape, shape, sizeof shape),
+                         : clv_shape_format(&r->shape, shape_text, sizeof shape_text),
                      clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step, w->name,
                      w->identity, r->is_for_spare ? " (spare)" : "",
                      r->is_relayed ? " (relayed)" : "", *findings_text ? " | " : "", findings_text);

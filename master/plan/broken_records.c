@@ -7,14 +7,15 @@
 
 #include "master/plan/plan_int.h"
 
-static int first_line_len(const clv_broken_records *b) {
+static int get_first_line_len(const clv_broken_records *b) {
   return (int)strcspn(b->error_lines.data, "\n");
 }
 
 /* Prints one line for each listed record. */
 static void print_broken_records(const clv_broken_records *b) {
-  for (const char *at = b->error_lines.data, *stop; (stop = strchr(at, '\n')); at = stop + 1)
-    clv_notice(CLV_LOG_WARN, "broken", "%.*s", (int)(stop - at), at);
+  for (const char *at = b->error_lines.data, *line_end; (line_end = strchr(at, '\n'));
+       at = line_end + 1)
+    clv_notice(CLV_LOG_WARN, "broken", "%.*s", (int)(line_end - at), at);
   if (b->n > CLV_MAX_LISTED_BROKEN)
     clv_notice(CLV_LOG_WARN, "broken", "and %zu more", b->n - CLV_MAX_LISTED_BROKEN);
 }
@@ -24,16 +25,16 @@ clv_code clv_plan_refuse_broken_records(const clv_broken_records *b, clv_err *er
   if (b->error_lines.failed)
     return clv_fail(err, CLV_EXHAUSTED, "out of memory for the list of %zu broken records", b->n);
   if (b->n == 1)
-    return clv_fail(err, CLV_DATA_LOSS, "%.*s", first_line_len(b), b->error_lines.data);
+    return clv_fail(err, CLV_DATA_LOSS, "%.*s", get_first_line_len(b), b->error_lines.data);
   print_broken_records(b);
   return clv_fail(err, CLV_DATA_LOSS,
                   "%zu records cannot be read: correct them, or leave them out with data.broken: "
                   "skip; the first: %.*s",
-                  b->n, first_line_len(b), b->error_lines.data);
+                  b->n, get_first_line_len(b), b->error_lines.data);
 }
 
 void clv_plan_note_broken_records(const char *key, const clv_broken_records *b, clv_bytes *notes) {
   if (!b->n || b->error_lines.failed) return;
   clv_bytes_printf(notes, "%s: %zu record%s left out (data.broken: skip); the first: %.*s\n", key,
-                   b->n, CLV_S(b->n), first_line_len(b), b->error_lines.data);
+                   b->n, CLV_S(b->n), get_first_line_len(b), b->error_lines.data);
 }

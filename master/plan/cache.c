@@ -35,7 +35,7 @@ static const char *why_not_cacheable(const clv_blueprint *b) {
   if (out->shape.rank < 1 || out->shape.dim[0] != b->micro_size ||
       b->full_graph->has_per_input_batches)
     return "its output has not one row for each record";
-  if (clv_pipeline_steps_in_round(b->config) > 1)
+  if (clv_pipeline_steps_per_round(b->config) > 1)
     return "pipeline.schedule is an asynchronous one, whose batches wait for their round";
   if (b->config->pipeline.micro_batches == CLV_MICRO_AUTO)
     return "pipeline.micro_batches is auto, and its trials would cache random numbers: give a "
@@ -51,11 +51,11 @@ clv_code clv_cache_check(const clv_blueprint *b, clv_err *err) {
                                  "stage '%s' cannot be cached: only the first stage can",
                                  c->stages[i].name);
   if (!c->stages[0].cache) return CLV_OK;
-  const char *why = why_not_cacheable(b);
-  if (!why) why = why_output_changes(b);
-  if (!why) return CLV_OK;
+  const char *why_not = why_not_cacheable(b);
+  if (!why_not) why_not = why_output_changes(b);
+  if (!why_not) return CLV_OK;
   return clv_session_fail_at(c, c->stages[0].cache_pos, err, "stage '%s' cannot be cached: %s",
-                             c->stages[0].name, why);
+                             c->stages[0].name, why_not);
 }
 
 static bool has_op(const clv_graph *g, clv_op op) {
@@ -67,18 +67,18 @@ static bool has_op(const clv_graph *g, clv_op op) {
 void clv_cache_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   const clv_stage_spec *s = &b->config->stages[0];
   const clv_graph *g = b->stages[0].graph;
-  unsigned long long keep_s = s->cache_ttl_ms / 1000;
+  unsigned long long ttl_s = s->cache_ttl_ms / 1000;
   if (json && !b->has_cache) clv_bytes_puts(out, "null");
   if (!b->has_cache) return;
-  const char *worker = b->config->workers[b->stages[1].worker].name;
+  const char *worker_name = b->config->workers[b->stages[1].worker].name;
   bool has_dropout = has_op(g, CLV_OP_DROPOUT) || has_op(g, CLV_OP_STOCHASTIC_DEPTH),
        has_statistics = has_op(g, CLV_OP_BATCHNORM);
   if (json) {
     clv_bytes_puts(out, "{\"stage\":");
     clv_bytes_add_json(out, s->name);
     clv_bytes_puts(out, ",\"worker\":");
-    clv_bytes_add_json(out, worker);
-    clv_bytes_printf(out, ",\"keep_s\":%llu,\"dropout_off\":%s}", keep_s,
+    clv_bytes_add_json(out, worker_name);
+    clv_bytes_printf(out, ",\"keep_s\":%llu,\"dropout_off\":%s}", ttl_s,
                      has_dropout ? "true" : "false");
     return;
   }
@@ -88,7 +88,7 @@ void clv_cache_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
       "%llu s after their last use\n"
       "cache: the stage is fixed, so %s always receives the same activation for a record, "
       "and each of its steps says which record it is\n",
-      s->name, worker, keep_s, worker);
+      s->name, worker_name, ttl_s, worker_name);
   if (has_dropout || has_statistics)
     clv_bytes_printf(out, "cache: stage '%s' runs as in evaluations:%s%s%s\n", s->name,
                      has_dropout ? " dropout is off" : "", has_dropout && has_statistics ? "," : "",

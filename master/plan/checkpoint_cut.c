@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Compares the cut of a checkpoint with that of a session: where each parameter was
- * (clv_params_find_in_checkpoint), whether each stage has its own files
+ * (clv_params_find_checkpoint_stages), whether each stage has its own files
  * (clv_blueprint_compare_cut), and whether files that stayed at workers are where the session needs
  * them (clv_blueprint_check_kept_files).
  */
@@ -10,7 +10,8 @@
 
 #include "master/plan/plan_int.h"
 
-clv_code clv_checkpoint_session(const clv_checkpoint *c, clv_session_config **ret, clv_err *err) {
+clv_code clv_checkpoint_parse_session(const clv_checkpoint *c, clv_session_config **ret,
+                                      clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_checkpoint_read_file(c, CLV_SESSION_FILE, &text, err));
   return clv_session_config_parse(CLV_SESSION_FILE, text.data, text.len, NULL, ret, err);
@@ -19,7 +20,7 @@ clv_code clv_checkpoint_session(const clv_checkpoint *c, clv_session_config **re
 clv_code clv_checkpoint_choose_weights(clv_checkpoint *c, int weights, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
   if (weights != CLV_WEIGHTS_EMA) return CLV_OK;
-  CLV_TRY(clv_checkpoint_session(c, &config, err));
+  CLV_TRY(clv_checkpoint_parse_session(c, &config, err));
   if (!(config->train.ema > 0))
     return clv_fail(err, CLV_INVALID,
                     "%s has no averages of the weights, because its run trained without train.ema: "
@@ -29,8 +30,8 @@ clv_code clv_checkpoint_choose_weights(clv_checkpoint *c, int weights, clv_err *
   return CLV_OK;
 }
 
-clv_code clv_params_find_in_checkpoint(const clv_params *p, const clv_checkpoint *c,
-                                       uint32_t **ret_stages, clv_err *err) {
+clv_code clv_params_find_checkpoint_stages(const clv_params *p, const clv_checkpoint *c,
+                                           uint32_t **ret_stages, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_AUTO(clv_freep) uint32_t *stages = NULL;
   CLV_TRY(clv_alloc((size_t)p->n, sizeof *names, &names, err));
@@ -49,19 +50,21 @@ clv_code clv_params_find_in_checkpoint(const clv_params *p, const clv_checkpoint
 static bool had_same_artifact(const clv_session_config *checkpoint_config,
                               const clv_stage_spec *present_spec, uint32_t i) {
   if (!checkpoint_config) return true;
-  const char *sha256 =
+  const char *checkpoint_sha256 =
       i < checkpoint_config->n_stages ? checkpoint_config->stages[i].weights_sha256 : NULL;
-  return sha256 && checkpoint_config->stages[i].weights_artifact && present_spec->weights_sha256 &&
-         strcmp(sha256, present_spec->weights_sha256) == 0;
+  return checkpoint_sha256 && checkpoint_config->stages[i].weights_artifact &&
+         present_spec->weights_sha256 &&
+         strcmp(checkpoint_sha256, present_spec->weights_sha256) == 0;
 }
 
 /* True if stage i restores the parameter from its own file, or leaves it to an artifact as before.
- * from: stage of the checkpoint that has the parameter; version 0.7 also wrote fixed ones. */
+ * checkpoint_stage: stage of the checkpoint that has the parameter; version 0.7 also wrote fixed
+ * ones. */
 static bool is_at_same_stage(const clv_blueprint *b, const clv_session_config *checkpoint_config,
-                             uint32_t i, const clv_param *p, uint32_t from) {
+                             uint32_t i, const clv_param *p, uint32_t checkpoint_stage) {
   const clv_stage_spec *spec = &b->config->stages[i];
-  if (clv_is_param_checkpointed(spec, p)) return from == i;
-  return (from == i || from == CLV_CHECKPOINT_NO_STAGE) &&
+  if (clv_is_param_checkpointed(spec, p)) return checkpoint_stage == i;
+  return (checkpoint_stage == i || checkpoint_stage == CLV_CHECKPOINT_NO_STAGE) &&
          had_same_artifact(checkpoint_config, spec, i);
 }
 
@@ -69,12 +72,12 @@ clv_code clv_blueprint_compare_cut(const clv_blueprint *b, const clv_checkpoint 
                                    clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *checkpoint_config = NULL;
   clv_err why;
-  if (clv_checkpoint_session(c, &checkpoint_config, &why) != CLV_OK) checkpoint_config = NULL;
+  if (clv_checkpoint_parse_session(c, &checkpoint_config, &why) != CLV_OK) checkpoint_config = NULL;
   *ret = clv_checkpoint_manifest(c)->stages == b->n_stages;
   for (uint32_t i = 0; *ret && i < b->n_stages; i++) {
     const clv_params *p = b->stages[i].params;
     CLV_AUTO(clv_freep) uint32_t *stages = NULL;
-    CLV_TRY(clv_params_find_in_checkpoint(p, c, &stages, err));
+    CLV_TRY(clv_params_find_checkpoint_stages(p, c, &stages, err));
     for (int k = 0; *ret && k < p->n; k++)
       *ret = is_at_same_stage(b, checkpoint_config, i, &p->list[k], stages[k]);
   }

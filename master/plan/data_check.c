@@ -18,12 +18,12 @@ typedef struct data_set {
 } data_set;
 
 /* Returns the file of input k. */
-static const char *records_file(const data_set *s, size_t k) {
+static const char *get_records_file(const data_set *s, size_t k) {
   return s->files->items[CLV_MIN(k, s->files->n - 1)];
 }
-static const char *labels_file(const data_set *s) { return s->files->items[s->files->n - 1]; }
+static const char *get_labels_file(const data_set *s) { return s->files->items[s->files->n - 1]; }
 
-static const clv_node *last_layer(const clv_blueprint *b) {
+static const clv_node *get_last_layer(const clv_blueprint *b) {
   return &b->full_graph->nodes[b->full_graph->output_node];
 }
 
@@ -36,7 +36,7 @@ static const char *format_record_shape(clv_shape s, char *text, size_t len) {
 
 static clv_code check_same_shapes(const clv_blueprint *b, const data_set *train,
                                   const data_set *test, clv_err *err) {
-  char one[160], other[160];
+  char train_text[160], test_text[160];
   for (size_t k = 0; k < clv_dataset_input_count(train->ds); k++) {
     clv_shape x = clv_dataset_input(train->ds, k, 1).shape;
     clv_shape y = clv_dataset_input(test->ds, k, 1).shape;
@@ -44,8 +44,8 @@ static clv_code check_same_shapes(const clv_blueprint *b, const data_set *train,
     return clv_session_fail_at(
         b->config, test->key_pos, err,
         "%s: %s has records of %s, %s of data.train has %s: both need the same", test->key,
-        records_file(test, k), format_record_shape(y, other, sizeof other), records_file(train, k),
-        format_record_shape(x, one, sizeof one));
+        get_records_file(test, k), format_record_shape(y, test_text, sizeof test_text),
+        get_records_file(train, k), format_record_shape(x, train_text, sizeof train_text));
   }
   return CLV_OK;
 }
@@ -56,7 +56,7 @@ static clv_code check_same_shapes(const clv_blueprint *b, const data_set *train,
  * last dimension. */
 static clv_code check_label_positions(const clv_blueprint *b, const data_set *s, clv_err *err) {
   char found_shape_text[160], wanted_shape_text[160];
-  clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_layer(b)->shape;
+  clv_shape y = clv_dataset_y_shape(s->ds, 1), out = get_last_layer(b)->shape;
   if (!y.rank || clv_dataset_y_dtype(s->ds) != CLV_I64) return CLV_OK;
   clv_shape positions_shape = out;
   positions_shape.dim[0] = 1;
@@ -66,40 +66,40 @@ static clv_code check_label_positions(const clv_blueprint *b, const data_set *s,
       b->config, s->key_pos, err,
       "%s: %s has labels of %s, one per %s, and the last layer ('%s') gives %s: it must give the "
       "classes of each %s, as the head '%s' does",
-      s->key, labels_file(s), format_record_shape(y, found_shape_text, sizeof found_shape_text),
-      y.rank > 1 ? "place" : "record", last_layer(b)->name,
+      s->key, get_labels_file(s), format_record_shape(y, found_shape_text, sizeof found_shape_text),
+      y.rank > 1 ? "place" : "record", get_last_layer(b)->name,
       format_record_shape(out, wanted_shape_text, sizeof wanted_shape_text),
       y.rank > 1 ? "place" : "record", y.rank > 1 ? "token" : "sequence");
 }
 
 static clv_code check_largest_class(const clv_blueprint *b, const data_set *s, clv_err *err) {
   int64_t smallest_class, largest_class;
-  size_t record;
+  size_t record_index;
   char record_text[48] = "";
-  const clv_shape *out = &last_layer(b)->shape;
+  const clv_shape *out = &get_last_layer(b)->shape;
   /* index of the dimension of the output that has the classes */
   int class_dim = clv_dataset_y_shape(s->ds, 1).rank;
   if (!clv_dataset_label_range(s->ds, &smallest_class, &largest_class) || out->rank <= class_dim ||
       largest_class < out->dim[class_dim])
     return CLV_OK;
   long long n_outputs = out->dim[class_dim];
-  if (clv_dataset_largest_label(s->ds, &record))
-    snprintf(record_text, sizeof record_text, " (record %zu)", record);
+  if (clv_dataset_largest_label(s->ds, &record_index))
+    snprintf(record_text, sizeof record_text, " (record %zu)", record_index);
   if (largest_class > INT32_MAX)
     return clv_session_fail_at(b->config, s->key_pos, err,
                                "%s: %s: labels go up to %lld%s, which is the number of no class: "
                                "the last layer has %lld outputs",
-                               s->key, labels_file(s), (long long)largest_class, record_text,
+                               s->key, get_labels_file(s), (long long)largest_class, record_text,
                                n_outputs);
   return clv_session_fail_at(
       b->config, s->key_pos, err,
       "%s: %s: labels go up to %lld%s, and the last layer has %lld outputs: it "
       "needs %lld, one per class",
-      s->key, labels_file(s), (long long)largest_class, record_text, n_outputs,
+      s->key, get_labels_file(s), (long long)largest_class, record_text, n_outputs,
       (long long)largest_class + 1);
 }
 
-bool clv_is_number_name(const char *name) {
+bool clv_is_numeric_name(const char *name) {
   size_t n = strspn(name, "0123456789");
   return n && !name[n];
 }
@@ -115,17 +115,17 @@ const clv_attr_spec *clv_plan_find_labels_attr(const clv_session_config *c) {
 static clv_code check_head_size(const clv_blueprint *b, const data_set *s, clv_err *err) {
   const clv_attr_spec *a = clv_plan_find_labels_attr(b->config);
   size_t n = clv_dataset_class_count(s->ds), n_numeric_class_names = 0;
-  char first[100], last[100];
+  char first_name[100], last_name[100];
   while (n_numeric_class_names < n &&
-         clv_is_number_name(clv_dataset_class_name(s->ds, n_numeric_class_names)))
+         clv_is_numeric_name(clv_dataset_class_name(s->ds, n_numeric_class_names)))
     n_numeric_class_names++;
   if (!n || !a || a->int_value <= (int64_t)n) return CLV_OK;
   return clv_session_fail_at(
       b->config, a->pos, err,
       "labels: %lld, and %s has %zu classes, '%s' to '%s'%s: write labels: %zu%s",
       (long long)a->int_value, s->key, n,
-      clv_text_truncate(clv_dataset_class_name(s->ds, 0), first, sizeof first),
-      clv_text_truncate(clv_dataset_class_name(s->ds, n - 1), last, sizeof last),
+      clv_text_truncate(clv_dataset_class_name(s->ds, 0), first_name, sizeof first_name),
+      clv_text_truncate(clv_dataset_class_name(s->ds, n - 1), last_name, sizeof last_name),
       n_numeric_class_names == n ? " in the order of their names as texts, not as numbers" : "", n,
       n_numeric_class_names == n ? ", or give the data a record of each class that is missing"
                                  : "");
@@ -133,50 +133,51 @@ static clv_code check_head_size(const clv_blueprint *b, const data_set *s, clv_e
 
 static clv_code check_target_shape(const clv_blueprint *b, const data_set *s, clv_err *err) {
   char found_shape_text[160], wanted_shape_text[160];
-  clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_layer(b)->shape;
+  clv_shape y = clv_dataset_y_shape(s->ds, 1), out = get_last_layer(b)->shape;
   if (clv_dataset_target_count(s->ds)) return clv_targets_check(b->config, s->ds, s->key, err);
   if (clv_dataset_y_dtype(s->ds) != CLV_F32 || !clv_dataset_has_labels(s->ds)) return CLV_OK;
   out.dim[0] = 1;
   if (clv_shape_equal(&y, &out)) return CLV_OK;
-  return clv_session_fail_at(
-      b->config, s->key_pos, err,
-      "%s: %s has labels of %s, and the last layer ('%s') gives %s: "
-      "loss.kind %s compares number by "
-      "number, so both need the same shape (classes go with cross_entropy)",
-      s->key, labels_file(s), format_record_shape(y, found_shape_text, sizeof found_shape_text),
-      last_layer(b)->name, format_record_shape(out, wanted_shape_text, sizeof wanted_shape_text),
-      clv_loss_name(b->config->loss.kind));
+  return clv_session_fail_at(b->config, s->key_pos, err,
+                             "%s: %s has labels of %s, and the last layer ('%s') gives %s: "
+                             "loss.kind %s compares number by "
+                             "number, so both need the same shape (classes go with cross_entropy)",
+                             s->key, get_labels_file(s),
+                             format_record_shape(y, found_shape_text, sizeof found_shape_text),
+                             get_last_layer(b)->name,
+                             format_record_shape(out, wanted_shape_text, sizeof wanted_shape_text),
+                             clv_loss_name(b->config->loss.kind));
 }
 
 static clv_code check_probabilities(const clv_blueprint *b, const data_set *s, clv_err *err) {
-  char first[CLV_SCAN_TEXT_BYTES];
-  clv_loss_kind kind = b->config->loss.kind;
-  if (clv_loss_row_of(kind)->task != CLV_TASK_LABELS) return CLV_OK;
-  if (clv_dataset_has_labels_in_range(s->ds, 0, 1, first)) return CLV_OK;
+  char first_fault[CLV_SCAN_TEXT_BYTES];
+  clv_loss_kind loss_kind = b->config->loss.kind;
+  if (clv_loss_row_of(loss_kind)->task != CLV_TASK_LABELS) return CLV_OK;
+  if (clv_dataset_has_labels_in_range(s->ds, 0, 1, first_fault)) return CLV_OK;
   return clv_session_fail_at(b->config, s->key_pos, err,
                              "%s: %s, and loss.kind %s needs labels from 0 to 1 (mse takes any "
                              "number)",
-                             s->key, first, clv_loss_name(kind));
+                             s->key, first_fault, clv_loss_name(loss_kind));
 }
 
 /* ---- fit of tokens and embeddings ------------------------------------------------------------ */
 
 static bool reads_input(const clv_blueprint *b, const clv_node *node, const char *input) {
-  const clv_node *from = &b->full_graph->nodes[node->in[0]];
-  return from->op == CLV_OP_INPUT && strcmp(from->name, input) == 0;
+  const clv_node *source_node = &b->full_graph->nodes[node->in[0]];
+  return source_node->op == CLV_OP_INPUT && strcmp(source_node->name, input) == 0;
 }
 
 /* Refuses a tokenizer that has more tokens than the embedding has rows: the tokenizer is of another
  * model, or of a later version. */
 static clv_code check_tokenizer(const clv_blueprint *b, const data_set *s, const clv_node *node,
                                 clv_err *err) {
-  int64_t tokens = clv_dataset_vocab_size(s->ds);
+  int64_t vocab_size = clv_dataset_vocab_size(s->ds);
   const clv_data_config *d = &b->config->data;
-  if (tokens <= node->attrs.rows) return CLV_OK;
+  if (vocab_size <= node->attrs.rows) return CLV_OK;
   return clv_session_fail_at(b->config, d->tokenizer.pos, err,
                              "data.tokenizer.file: %s has %lld tokens, and the embedding '%s' has "
                              "rows: %lld: tokens and weights are not of one model",
-                             d->tokenizer.file, (long long)tokens, node->name,
+                             d->tokenizer.file, (long long)vocab_size, node->name,
                              (long long)node->attrs.rows);
 }
 
@@ -204,11 +205,11 @@ static clv_code check_embedding_rows(const clv_blueprint *b, const data_set *s, 
   const clv_attrs *a = &node->attrs;
   clv_data_columns columns = {a->column, a->minus};
   clv_data_range range;
-  size_t record;
-  long long number;
+  size_t record_index;
+  long long row_number;
   char column_text[80] = "";
   if (!clv_dataset_input_range(s->ds, k, columns, &range)) return CLV_OK;
-  if (!has_number_outside(&range, a->rows - 1, &record, &number)) return CLV_OK;
+  if (!has_number_outside(&range, a->rows - 1, &record_index, &row_number)) return CLV_OK;
   if (a->minus >= 0)
     snprintf(column_text, sizeof column_text, " (its column %lld less column %lld)",
              (long long)a->column, (long long)a->minus);
@@ -217,8 +218,8 @@ static clv_code check_embedding_rows(const clv_blueprint *b, const data_set *s, 
   return clv_session_fail_at(b->config, s->key_pos, err,
                              "%s: %s: record %zu has the number %lld%s, and the embedding '%s' has "
                              "rows: %lld, which takes 0 to %lld",
-                             s->key, records_file(s, k), record, number, column_text, node->name,
-                             (long long)a->rows, (long long)a->rows - 1);
+                             s->key, get_records_file(s, k), record_index, row_number, column_text,
+                             node->name, (long long)a->rows, (long long)a->rows - 1);
 }
 
 static clv_code check_embeddings(const clv_blueprint *b, const data_set *s, size_t k,
@@ -237,7 +238,7 @@ static clv_code check_embeddings(const clv_blueprint *b, const data_set *s, size
 
 /* ---- lengths of sequences -------------------------------------------------------------------- */
 
-static int64_t sequence_limit_of(const clv_blueprint *b, const char *input) {
+static int64_t get_sequence_limit(const clv_blueprint *b, const char *input) {
   for (int i = 0; i < b->full_graph->n_nodes; i++)
     if (b->full_graph->nodes[i].op == CLV_OP_INPUT &&
         strcmp(b->full_graph->nodes[i].name, input) == 0)
@@ -247,17 +248,17 @@ static int64_t sequence_limit_of(const clv_blueprint *b, const char *input) {
 
 static clv_code check_lengths(const clv_blueprint *b, const data_set *s, size_t k, clv_err *err) {
   const char *input = clv_dataset_input(s->ds, k, 1).name;
-  int64_t n_positions = sequence_limit_of(b, input);
+  int64_t n_positions = get_sequence_limit(b, input);
   clv_data_range range;
-  size_t record;
-  long long number;
+  size_t record_index;
+  long long length;
   if (!n_positions || !clv_dataset_input_range(s->ds, k, CLV_ALL_COLUMNS, &range)) return CLV_OK;
-  if (!has_number_outside(&range, n_positions, &record, &number)) return CLV_OK;
+  if (!has_number_outside(&range, n_positions, &record_index, &length)) return CLV_OK;
   return clv_session_fail_at(
       b->config, s->key_pos, err,
       "%s: %s: record %zu has the length %lld, and its sequence %lld places: "
       "'%s' is how many of them are no padding",
-      s->key, records_file(s, k), record, number, (long long)n_positions, input);
+      s->key, get_records_file(s, k), record_index, length, (long long)n_positions, input);
 }
 
 static clv_code check_inputs(const clv_blueprint *b, const data_set *s, clv_err *err) {
@@ -309,9 +310,9 @@ static clv_code check_pads(const clv_blueprint *b, const data_set *s, clv_pad_ru
   return clv_session_fail_at(b->config, s->key_pos, err,
                              "%s: %s: record %zu, place %lld %s %lld (pad_token_id of model.hf is "
                              "%lld): %s",
-                             s->key, records_file(s, 0), fault.record, (long long)fault.position,
-                             t->fault, (long long)fault.length, (long long)CLV_MAX(token, -1),
-                             t->remedy);
+                             s->key, get_records_file(s, 0), fault.record,
+                             (long long)fault.position, t->fault, (long long)fault.length,
+                             (long long)CLV_MAX(token, -1), t->remedy);
 }
 
 static clv_code check_labels_shifted(const clv_blueprint *b, const data_set *s, clv_err *err) {
@@ -323,7 +324,7 @@ static clv_code check_labels_shifted(const clv_blueprint *b, const data_set *s, 
       "%s: %s: %zu of %zu labels are the token of their own place, not the next: transformers "
       "shifts the labels of head: causal, and here none are: let each place have the token of the "
       "next one, and the last place %lld",
-      s->key, labels_file(s), m.n_same_position, m.n_comparable, (long long)ignored_label);
+      s->key, get_labels_file(s), m.n_same_position, m.n_comparable, (long long)ignored_label);
 }
 
 static clv_code check_padding(const clv_blueprint *b, const data_set *s, clv_err *err) {
@@ -349,13 +350,13 @@ static clv_code check_set(const clv_blueprint *b, const data_set *s, clv_err *er
 
 /* ---- sizes of micro-batches that layers can train on ----------------------------------------- */
 
-/* Checks that each layer can train on `records` records together. The error names the layer and the
- * reason. */
-static clv_code check_trainable(const clv_blueprint *b, size_t records, clv_err *err) {
+/* Checks that each layer can train on `n_records` records together. The error names the layer and
+ * the reason. */
+static clv_code check_trainable(const clv_blueprint *b, size_t n_records, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   CLV_TRY(clv_graph_slice(b->full_graph, b->stages[0].first_layer,
                           b->stages[b->n_stages - 1].last_layer, &g, err));
-  CLV_TRY(clv_graph_set_batch(g, (int64_t)records, err));
+  CLV_TRY(clv_graph_set_batch(g, (int64_t)n_records, err));
   return clv_graph_check_training(g, err);
 }
 
@@ -364,31 +365,31 @@ static clv_code find_smallest_micro_batch(const clv_blueprint *b, size_t n, size
                                           clv_err *err) {
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
   CLV_TRY(clv_alloc(b->micro_batches, sizeof *sizes, &sizes, err));
-  size_t n_parts = clv_chunk_sizes(n, b->micro_batches, sizes);
-  *ret = sizes[n_parts - 1];
+  size_t n_micro_batches = clv_chunk_sizes(n, b->micro_batches, sizes);
+  *ret = sizes[n_micro_batches - 1];
   return CLV_OK;
 }
 
 static clv_code check_batch(const clv_blueprint *b, size_t n, const char *batch_name,
                             const char *remedy, clv_err *err) {
   const clv_session_config *c = b->config;
-  size_t smallest_size = 0;
+  size_t smallest_micro_batch = 0;
   clv_err reason;
-  CLV_TRY(find_smallest_micro_batch(b, n, &smallest_size, err));
-  if (check_trainable(b, smallest_size, &reason) == CLV_OK) return CLV_OK;
+  CLV_TRY(find_smallest_micro_batch(b, n, &smallest_micro_batch, err));
+  if (check_trainable(b, smallest_micro_batch, &reason) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(
       c, c->pipeline.pos.column ? c->pipeline.pos : c->train.pos, err,
       "%s has %zu record%s, and its smallest micro-batch %zu (train.batch: %llu, "
       "pipeline.micro_batches: %u): %s; %s",
-      batch_name, n, CLV_S(n), smallest_size, (unsigned long long)c->train.batch, b->micro_batches,
-      reason.text, remedy);
+      batch_name, n, CLV_S(n), smallest_micro_batch, (unsigned long long)c->train.batch,
+      b->micro_batches, reason.text, remedy);
 }
 
 /* Checks the sizes of all batches, also of the short last batch of an epoch, unless the run never
  * comes to it. */
-static clv_code check_batches(const clv_blueprint *b, size_t records, clv_err *err) {
+static clv_code check_batches(const clv_blueprint *b, size_t n_records, clv_err *err) {
   const clv_train_config *t = &b->config->train;
-  size_t n_full_batches = records / t->batch, n_left_records = records % t->batch;
+  size_t n_full_batches = n_records / t->batch, n_left_records = n_records % t->batch;
   if (n_full_batches)
     CLV_TRY(check_batch(b, t->batch, "a batch", "set fewer micro-batches or a larger train.batch",
                         err));

@@ -9,7 +9,7 @@
 
 #include "master/plan/plan_int.h"
 
-static const char *node_name_of(const clv_blueprint *b, uint32_t i) {
+static const char *get_place_name(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker < 0 ? "master" : b->config->workers[b->stages[i].worker].name;
 }
 
@@ -27,14 +27,14 @@ static void append_text_frozen_params(const clv_blueprint *b, uint32_t i, clv_by
 
 /* ---- layers of a stage ----------------------------------------------------------------------- */
 
-static const char *name_without_prefix(const clv_blueprint *b, const clv_node *n) {
+static const char *get_name_without_prefix(const clv_blueprint *b, const clv_node *n) {
   size_t len = strlen(b->full_graph->name_prefix);
   return n->name + (strncmp(n->name, b->full_graph->name_prefix, len) == 0 ? len : 0);
 }
 
 /* Returns the length of the part of a layer name that names its block: up to the first numeric part
  * ("encoder.layer.3"), or else the first part ("embeddings"). */
-static size_t block_len(const char *name) {
+static size_t get_block_name_len(const char *name) {
   for (const char *at = name; at;) {
     size_t len = strcspn(at, "."), digits = strspn(at, "0123456789");
     if (digits && digits == len) return (size_t)(at - name) + len;
@@ -44,14 +44,14 @@ static size_t block_len(const char *name) {
 }
 
 static bool is_same_block(const clv_blueprint *b, const clv_node *n, const clv_node *m) {
-  const char *one = name_without_prefix(b, n), *other = name_without_prefix(b, m);
-  size_t len = block_len(one);
-  return len == block_len(other) && strncmp(one, other, len) == 0;
+  const char *name = get_name_without_prefix(b, n), *other_name = get_name_without_prefix(b, m);
+  size_t len = get_block_name_len(name);
+  return len == get_block_name_len(other_name) && strncmp(name, other_name, len) == 0;
 }
 
 /* Returns the index of the first node after the block that begins at node k. A model from a
  * config.json has hundreds of similar layers, so one line describes a block of them. */
-static int block_end(const clv_blueprint *b, const clv_graph *g, int k) {
+static int find_block_end(const clv_blueprint *b, const clv_graph *g, int k) {
   int end = k + 1;
   while (b->config->model.hf && end < g->n_nodes && g->nodes[end].layer != CLV_GLUE_LAYER &&
          g->nodes[end].op != CLV_OP_INPUT && is_same_block(b, &g->nodes[k], &g->nodes[end]))
@@ -62,43 +62,45 @@ static int block_end(const clv_blueprint *b, const clv_graph *g, int k) {
 /* Prints one line for layers k to end - 1. */
 static void append_text_block(const clv_blueprint *b, const clv_graph *g, const clv_stage_usage *f,
                               int k, int end, clv_bytes *out) {
-  const clv_node *first = &g->nodes[k], *last = &g->nodes[end - 1];
-  char shape[160], range[24], name[CLV_NAME_MAX];
+  const clv_node *first_node = &g->nodes[k], *last_node = &g->nodes[end - 1];
+  char shape_text[160], layer_range_text[24], block_name[CLV_NAME_MAX];
   bool uses_ref_kernel = false;
   for (int i = k; i < end; i++) uses_ref_kernel |= f->uses_ref_kernel[i];
-  snprintf(range, sizeof range, "%u..%u", first->layer, last->layer);
-  snprintf(name, sizeof name, "%.*s", (int)block_len(name_without_prefix(b, first)),
-           name_without_prefix(b, first));
-  clv_bytes_printf(out, "    %-9s %-8s %-22s %s%s\n", range, "block", name,
-                   clv_shape_format(&last->shape, shape, sizeof shape),
+  snprintf(layer_range_text, sizeof layer_range_text, "%u..%u", first_node->layer,
+           last_node->layer);
+  snprintf(block_name, sizeof block_name, "%.*s",
+           (int)get_block_name_len(get_name_without_prefix(b, first_node)),
+           get_name_without_prefix(b, first_node));
+  clv_bytes_printf(out, "    %-9s %-8s %-22s %s%s\n", layer_range_text, "block", block_name,
+                   clv_shape_format(&last_node->shape, shape_text, sizeof shape_text),
                    uses_ref_kernel ? "  ref" : "");
 }
 
 static void append_text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
                                clv_bytes *out) {
   const clv_graph *g = b->stages[i].graph;
-  char shape[160];
+  char shape_text[160];
   for (int k = 0, end; k < g->n_nodes; k = end) {
     const clv_node *n = &g->nodes[k];
     end = k + 1;
     if (n->op == CLV_OP_INPUT || n->layer == CLV_GLUE_LAYER) continue;
-    end = block_end(b, g, k);
+    end = find_block_end(b, g, k);
     if (end > k + 1)
       append_text_block(b, g, f, k, end, out);
     else
       clv_bytes_printf(out, "    %3u %-14s %-22s %s%s\n", n->layer, clv_op_name(n->op), n->name,
-                       clv_shape_format(&n->shape, shape, sizeof shape),
+                       clv_shape_format(&n->shape, shape_text, sizeof shape_text),
                        f->uses_ref_kernel[k] ? "  ref" : "");
   }
 }
 
 /* Prints the source of the initial weights, if the weights do not start from the seed. */
 static void append_text_weights(const clv_stage_spec *s, clv_bytes *out) {
-  const char *from = s->weights_folder ? s->weights_folder : s->weights_file;
+  const char *weights_source = s->weights_folder ? s->weights_folder : s->weights_file;
   if (s->weights_artifact)
     clv_bytes_printf(out, "    begins with artifact '%s' of its worker", s->weights_artifact);
-  else if (from)
-    clv_bytes_printf(out, "    begins with %s", from);
+  else if (weights_source)
+    clv_bytes_printf(out, "    begins with %s", weights_source);
   else
     return;
   if (s->weights_sha256) clv_bytes_printf(out, " (sha256 %.16s...)", s->weights_sha256);
@@ -111,9 +113,9 @@ static void append_text_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out)
   const clv_params *p = b->stages[i].params;
   for (int k = 0; k < p->n_ties; k++) {
     uint32_t owner_stage;
-    const char *weight = "";
-    bool is_of_other_stage = clv_stage_tie_owner(b, i, k, &owner_stage, &weight);
-    clv_bytes_printf(out, "    tied: %s is %s%s%s\n", p->ties[k].param.name, weight,
+    const char *weight_name = "";
+    bool is_of_other_stage = clv_stage_tie_owner(b, i, k, &owner_stage, &weight_name);
+    clv_bytes_printf(out, "    tied: %s is %s%s%s\n", p->ties[k].param.name, weight_name,
                      is_of_other_stage ? " of stage " : "",
                      is_of_other_stage ? b->config->stages[owner_stage].name : "");
   }
@@ -143,29 +145,30 @@ static void append_json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out)
 /* Prints the device. Results are bit-identical only on devices of this kind, and the printed memory
  * is for this kind. */
 static void append_text_device(const char *device, const clv_stage_usage *f, clv_bytes *out) {
-  char workspace[24];
+  char workspace_text[24];
   if (!f->is_on_device) return;
   clv_bytes_printf(
       out, "    computes on %s: its bits are those of such devices, and so is its memory", device);
-  if (f->max_workspace)
-    clv_bytes_printf(out, "; libraries may use up to %s more",
-                     clv_format_size(f->max_workspace, workspace, sizeof workspace));
+  if (f->max_workspace_bytes)
+    clv_bytes_printf(
+        out, "; libraries may use up to %s more",
+        clv_format_size(f->max_workspace_bytes, workspace_text, sizeof workspace_text));
   clv_bytes_puts(out, "\n");
 }
 
-static const char *transfer_name(const clv_blueprint *b, uint32_t i) {
-  const clv_stage_plan *s = &b->stages[i], *next = s + 1;
-  if (s->worker == next->worker) return "same process";
+static const char *get_transfer_name(const clv_blueprint *b, uint32_t i) {
+  const clv_stage_plan *s = &b->stages[i], *next_stage = s + 1;
+  if (s->worker == next_stage->worker) return "same process";
   if (s->sends_directly) return "direct";
-  return s->worker >= 0 && next->worker >= 0 ? "via the master" : "master <-> worker";
+  return s->worker >= 0 && next_stage->worker >= 0 ? "via the master" : "master <-> worker";
 }
 
 /* Prints the findings of a direct transfer between workers (how records and labels can be read from
  * it), because such a transfer has no row in the egress table. */
 static void append_text_hop(const clv_stage_plan *s, clv_bytes *out) {
-  char value_text[CLV_FINDINGS_TEXT], gradient_text[CLV_FINDINGS_TEXT];
-  clv_findings_words(s->hop_findings, value_text);
-  clv_findings_words(s->gradient_findings, gradient_text);
+  char value_text[CLV_FINDINGS_TEXT_BYTES], gradient_text[CLV_FINDINGS_TEXT_BYTES];
+  clv_findings_format(s->hop_findings, value_text);
+  clv_findings_format(s->gradient_findings, gradient_text);
   if (*value_text) clv_bytes_printf(out, ": %s", value_text);
   if (*gradient_text && s[1].input_needs_grad)
     clv_bytes_printf(out, "%s %s", *value_text ? "," : ":", gradient_text);
@@ -178,7 +181,7 @@ static void append_text_cut(const clv_blueprint *b, uint32_t i, size_t bytes, in
                    i + 1 < b->n_stages ? b->config->stages[i + 1].name : "loss",
                    clv_format_size(bytes, size_text, sizeof size_text));
   clv_lengths_append_expected(b, n_positions, bytes, out);
-  clv_bytes_printf(out, ", %s", transfer_name(b, i));
+  clv_bytes_printf(out, ", %s", get_transfer_name(b, i));
   if (b->stages[i].sends_directly) append_text_hop(&b->stages[i], out);
   clv_bytes_puts(out, "\n");
 }
@@ -194,9 +197,9 @@ static void append_text_stage(const clv_blueprint *b, uint32_t i, const clv_stag
   if (clv_shape_bytes(&batch_shape, last->dtype, &cut_bytes, NULL) != CLV_OK) cut_bytes = 0;
   clv_bytes_printf(
       out, "  %-12s %-12s layers %u..%u  %zu parameters (%s)  memory %s  reorders/step %d\n",
-      b->config->stages[i].name, node_name_of(b, i), s->first_layer, s->last_layer, f->n_parameters,
-      clv_format_size(f->weights, weights_text, sizeof weights_text),
-      clv_format_size(f->memory, memory_text, sizeof memory_text), f->n_reorders);
+      b->config->stages[i].name, get_place_name(b, i), s->first_layer, s->last_layer,
+      f->n_param_values, clv_format_size(f->weight_bytes, weights_text, sizeof weights_text),
+      clv_format_size(f->total_bytes, memory_text, sizeof memory_text), f->n_reorders);
   append_text_device(clv_stage_device(b, i), f, out);
   append_text_weights(&b->config->stages[i], out);
   append_text_layers(b, i, f, out);
@@ -237,19 +240,20 @@ static void append_json_policy(const clv_policy *p, clv_bytes *out) {
 /* Prints a line for each value that crosses a cut, if several values cross it together. */
 static void append_text_crossing_values(const clv_blueprint *b, const clv_egress_row *r,
                                         clv_bytes *out) {
-  const clv_node *crossing[CLV_MAX_NODES];
-  char shape[160], label[96];
+  const clv_node *crossing_values[CLV_MAX_NODES];
+  char shape_text[160], value_name[96];
   if (r->n_values < 2) return;
-  clv_blueprint_cut_values(b, r->stage, crossing);
+  clv_blueprint_list_cut_values(b, r->stage, crossing_values);
   for (uint32_t k = 0; k < r->n_values; k++) {
-    snprintf(label, sizeof label, "of layer %u '%s'", crossing[k]->layer, crossing[k]->name);
-    clv_bytes_printf(out, "    %-46s %s\n", label,
-                     clv_shape_format(&crossing[k]->shape, shape, sizeof shape));
+    snprintf(value_name, sizeof value_name, "of layer %u '%s'", crossing_values[k]->layer,
+             crossing_values[k]->name);
+    clv_bytes_printf(out, "    %-46s %s\n", value_name,
+                     clv_shape_format(&crossing_values[k]->shape, shape_text, sizeof shape_text));
   }
 }
 
 static void append_text_egress(const clv_blueprint *b, clv_bytes *out) {
-  char shape[160], size[24], words[CLV_FINDINGS_TEXT];
+  char shape_text[160], size_text[24], findings_buf[CLV_FINDINGS_TEXT_BYTES];
   clv_bytes_puts(out, "leaves the private network:\n");
   if (!b->n_egress) clv_bytes_puts(out, "  nothing: every stage runs on the master\n");
   for (size_t i = 0; i < b->n_egress; i++) {
@@ -258,15 +262,16 @@ static void append_text_egress(const clv_blueprint *b, clv_bytes *out) {
     bool is_state = clv_egress_is_state(r->kind);
     bool has_no_findings =
         r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS || r->is_relayed;
-    const char *word = has_no_findings ? "" : clv_findings_words(r->findings, words);
-    clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s%s (%s)%s%s%s", r->name,
-                     r->kind == CLV_EGRESS_STATE ? "moments"
-                     : is_state                  ? "parameters"
-                                                 : clv_shape_format(&r->shape, shape, sizeof shape),
-                     clv_dtype_name(r->dtype),
-                     clv_format_size(r->bytes_per_step, size, sizeof size),
-                     is_state ? " once  " : "/step", r->is_for_spare ? "spare " : "", w->name,
-                     w->identity, r->is_relayed ? ", relayed" : "", *word ? ", " : "", word);
+    const char *findings_text =
+        has_no_findings ? "" : clv_findings_format(r->findings, findings_buf);
+    clv_bytes_printf(
+        out, "  %-48s %-18s %-4s %10s%s  to %s%s (%s)%s%s%s", r->name,
+        r->kind == CLV_EGRESS_STATE ? "moments"
+        : is_state                  ? "parameters"
+                                    : clv_shape_format(&r->shape, shape_text, sizeof shape_text),
+        clv_dtype_name(r->dtype), clv_format_size(r->bytes_per_step, size_text, sizeof size_text),
+        is_state ? " once  " : "/step", r->is_for_spare ? "spare " : "", w->name, w->identity,
+        r->is_relayed ? ", relayed" : "", *findings_text ? ", " : "", findings_text);
     clv_lengths_append_expected(b, r->max_positions, r->bytes_per_step, out);
     clv_bytes_puts(out, "\n");
     append_text_crossing_values(b, r, out);
@@ -274,7 +279,7 @@ static void append_text_egress(const clv_blueprint *b, clv_bytes *out) {
   clv_privacy_describe(b, false, out);
   clv_look_describe(b, out);
   clv_known_layers_describe(b, false, out);
-  clv_moved_layers_describe(&b->moved, false, out);
+  clv_moved_layers_describe(&b->moved_layers, false, out);
   clv_label_order_describe(b, false, out);
   clv_sampling_describe(b, false, out);
   clv_cache_describe(b, false, out);
@@ -292,11 +297,11 @@ static void append_json_ref_layers(const char *key, const clv_graph *g, const cl
 
 static void append_json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
                               clv_bytes *out) {
-  char findings_text[CLV_FINDINGS_TEXT];
+  char findings_text[CLV_FINDINGS_TEXT_BYTES];
   clv_bytes_printf(out, "%s{\"name\":", i ? "," : "");
   clv_bytes_add_json(out, b->config->stages[i].name);
   clv_bytes_puts(out, ",\"at\":");
-  clv_bytes_add_json(out, node_name_of(b, i));
+  clv_bytes_add_json(out, get_place_name(b, i));
   clv_bytes_puts(out, ",\"device\":");
   clv_bytes_add_json(out, b->config->stages[i].device);
   clv_bytes_puts(out, ",\"computes_on\":");
@@ -312,11 +317,12 @@ static void append_json_stage(const clv_blueprint *b, uint32_t i, const clv_stag
                    "\"evaluation_bytes\":%zu,"
                    "\"memory_bytes\":%zu,\"library_workspace_bytes\":%zu,\"borrowed_bytes\":%zu,"
                    "\"reorders_per_step\":%d,\"direct\":%s,\"direct_shows\":\"%s\"",
-                   b->stages[i].first_layer, b->stages[i].last_layer, f->n_parameters, f->weights,
-                   f->optimizer, f->activations, f->scratch, f->cache, f->value_bytes,
-                   f->resident_bytes, f->evaluation_bytes, f->memory, f->max_workspace,
-                   f->max_workspace, f->n_reorders, b->stages[i].sends_directly ? "true" : "false",
-                   clv_findings_words(
+                   b->stages[i].first_layer, b->stages[i].last_layer, f->n_param_values,
+                   f->weight_bytes, f->optimizer_bytes, f->activation_bytes, f->scratch_bytes,
+                   f->cache_bytes, f->value_bytes, f->resident_bytes, f->evaluation_bytes,
+                   f->total_bytes, f->max_workspace_bytes, f->max_workspace_bytes, f->n_reorders,
+                   b->stages[i].sends_directly ? "true" : "false",
+                   clv_findings_format(
                        b->stages[i].sends_directly ? b->stages[i].hop_findings : CLV_FINDING_MIXED,
                        findings_text));
   append_json_ref_layers("fallback_layers", b->stages[i].graph, f, out);
@@ -333,22 +339,22 @@ static void append_json_shape(const clv_shape *shape, clv_bytes *out) {
 
 static void append_json_crossing_values(const clv_blueprint *b, const clv_egress_row *r,
                                         clv_bytes *out) {
-  const clv_node *crossing[CLV_MAX_NODES];
+  const clv_node *crossing_values[CLV_MAX_NODES];
   if (r->n_values < 2) return;
-  clv_blueprint_cut_values(b, r->stage, crossing);
+  clv_blueprint_list_cut_values(b, r->stage, crossing_values);
   for (uint32_t k = 0; k < r->n_values; k++) {
     clv_bytes_printf(out, "%s{\"layer\":%u,\"name\":", k ? "," : ",\"values\":[",
-                     crossing[k]->layer);
-    clv_bytes_add_json(out, crossing[k]->name);
+                     crossing_values[k]->layer);
+    clv_bytes_add_json(out, crossing_values[k]->name);
     clv_bytes_puts(out, ",\"shape\":[");
-    append_json_shape(&crossing[k]->shape, out);
+    append_json_shape(&crossing_values[k]->shape, out);
     clv_bytes_puts(out, "]}");
   }
   clv_bytes_puts(out, "]");
 }
 
 static void append_json_egress(const clv_blueprint *b, clv_bytes *out) {
-  char words[CLV_FINDINGS_TEXT];
+  char findings_buf[CLV_FINDINGS_TEXT_BYTES];
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     clv_bytes_printf(out, "%s{\"tensor\":", i ? "," : "");
@@ -366,7 +372,7 @@ static void append_json_egress(const clv_blueprint *b, clv_bytes *out) {
         clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step,
         (unsigned long long)clv_lengths_expected_bytes(b, r->max_positions, r->bytes_per_step),
         r->is_relayed ? "true" : "false", r->is_for_spare ? "true" : "false",
-        clv_findings_words(r->findings, words));
+        clv_findings_format(r->findings, findings_buf));
     append_json_crossing_values(b, r, out);
     clv_bytes_puts(out, "}");
   }
@@ -385,8 +391,8 @@ void clv_blueprint_describe_egress(const clv_blueprint *b, bool json, clv_bytes 
 
 static void append_json_seed(const clv_blueprint *b, clv_bytes *out) {
   const clv_seed *seed = &b->config->train.seed;
-  const char *word = seed->is_guessable ? "guessable" : seed->is_given ? "given" : "drawn";
-  clv_bytes_printf(out, ",\"seed\":\"%s\"", word);
+  const char *seed_origin = seed->is_guessable ? "guessable" : seed->is_given ? "given" : "drawn";
+  clv_bytes_printf(out, ",\"seed\":\"%s\"", seed_origin);
 }
 
 /* Appends when checkpoints are written: "of every 500 steps". */
@@ -400,9 +406,9 @@ static void append_checkpoint_interval(const clv_session_config *c, clv_bytes *o
 /* Appends what the run does after it has lost a worker. */
 static void append_text_recovery(const clv_blueprint *b, clv_bytes *out) {
   const clv_session_config *c = b->config;
-  bool uses_workers = false;
-  for (size_t i = 0; i < c->n_workers; i++) uses_workers |= b->is_worker_used[i];
-  if (!uses_workers) return;
+  bool has_worker = false;
+  for (size_t i = 0; i < c->n_workers; i++) has_worker |= b->is_worker_used[i];
+  if (!has_worker) return;
   if (c->recovery.use == CLV_RECOVERY_OFF) {
     clv_bytes_puts(out, "a lost worker ends the run (recovery: off)\n");
     return;
@@ -435,7 +441,7 @@ static void append_json_after_stages(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_puts(out, ",\"known_layers\":");
   clv_known_layers_describe(b, true, out);
   clv_bytes_puts(out, ",\"moved_layers\":");
-  clv_moved_layers_describe(&b->moved, true, out);
+  clv_moved_layers_describe(&b->moved_layers, true, out);
   clv_bytes_puts(out, ",\"labels_by_order\":");
   clv_label_order_describe(b, true, out);
   clv_bytes_puts(out, ",\"labels_by_frequency\":");
@@ -453,7 +459,7 @@ static void append_json_after_stages(const clv_blueprint *b, clv_bytes *out) {
 
 /* Returns which ops compute in bf16, and with which instructions of this processor. Workers may
  * have other processors. */
-static const char *bf16_text(const clv_session_config *c) {
+static const char *get_bf16_text(const clv_session_config *c) {
   const clv_backend *cpu = clv_backend_cpu();
   const char *isa = clv_backend_isa(cpu);
   clv_err reason;
@@ -466,8 +472,9 @@ static const char *bf16_text(const clv_session_config *c) {
 
 /* Returns the largest clv_backend_cpu_bf16_percent of the session's nodes of an op: time in bf16 in
  * hundredths of the time in f32. */
-static unsigned find_slowest_pace(const clv_blueprint *b, clv_op op, const char **ret_processor) {
-  unsigned slowest = 0;
+static unsigned find_max_bf16_percent(const clv_blueprint *b, clv_op op,
+                                      const char **ret_processor) {
+  unsigned max_percent = 0;
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (int k = 0; k < b->stages[i].graph->n_nodes; k++) {
       const clv_node *nodes = b->stages[i].graph->nodes, *node = &nodes[k];
@@ -477,30 +484,32 @@ static unsigned find_slowest_pace(const clv_blueprint *b, clv_op op, const char 
                                .n_in = 1,
                                .in = {nodes[node->in[0]].shape},
                                .out = node->shape};
-      slowest = CLV_MAX(slowest, clv_backend_cpu_bf16_percent(&d, ret_processor));
+      max_percent = CLV_MAX(max_percent, clv_backend_cpu_bf16_percent(&d, ret_processor));
     }
-  return slowest;
+  return max_percent;
 }
 
 /* Names the ops of the session that take longer in bf16 than in f32 on this processor. Differences
- * of up to TOLERATED_HUNDREDTHS are not reported, because measurements differ as much. */
-static void append_slower_ops(const clv_blueprint *b, bool json, clv_bytes *out) {
-  enum { TOLERATED_HUNDREDTHS = 5 };
-  static const clv_op ops[] = {CLV_OP_CONV2D, CLV_OP_LINEAR, CLV_OP_LSTM, CLV_OP_ATTENTION};
+ * of up to TOLERATED_EXCESS_PERCENT are not reported, because measurements differ as much. */
+static void append_ops_slower_in_bf16(const clv_blueprint *b, bool json, clv_bytes *out) {
+  enum { TOLERATED_EXCESS_PERCENT = 5 };
+  static const clv_op compared_ops[] = {CLV_OP_CONV2D, CLV_OP_LINEAR, CLV_OP_LSTM,
+                                        CLV_OP_ATTENTION};
   const char *processor = "";
   bool is_first = true;
   if (json) clv_bytes_puts(out, ",\"slower_in_bf16\":[");
-  for (size_t i = 0; i < CLV_COUNT(ops) && clv_blueprint_is_bf16(b); i++) {
-    unsigned pace = find_slowest_pace(b, ops[i], &processor);
-    if (pace <= 100 + TOLERATED_HUNDREDTHS) continue;
+  for (size_t i = 0; i < CLV_COUNT(compared_ops) && clv_blueprint_is_bf16(b); i++) {
+    unsigned bf16_percent = find_max_bf16_percent(b, compared_ops[i], &processor);
+    if (bf16_percent <= 100 + TOLERATED_EXCESS_PERCENT) continue;
     if (json)
       clv_bytes_printf(out, "%s{\"op\":\"%s\",\"times\":%.2f,\"measured_on\":\"%s\"}",
-                       is_first ? "" : ",", clv_op_name(ops[i]), pace / 100.0, processor);
+                       is_first ? "" : ",", clv_op_name(compared_ops[i]), bf16_percent / 100.0,
+                       processor);
     else
       clv_bytes_printf(out,
                        "  on this processor %s takes up to %.2f times as long in bf16 as in f32 "
                        "(measured on %s): train.dtype: f32 is faster\n",
-                       clv_op_name(ops[i]), pace / 100.0, processor);
+                       clv_op_name(compared_ops[i]), bf16_percent / 100.0, processor);
     is_first = false;
   }
   if (json) clv_bytes_puts(out, "]");
@@ -509,36 +518,37 @@ static void append_slower_ops(const clv_blueprint *b, bool json, clv_bytes *out)
 /* Says that OpenBLAS is not used, because its kernels are slower here than oneDNN's. */
 static void append_unused_blas(clv_bytes *out) {
   const char *libraries = clv_backend_libraries(clv_backend_cpu());
-  const char *blas = strstr(libraries, "OpenBLAS "), *why = strstr(libraries, " (not used: ");
-  if (blas && why)
+  const char *blas_name = strstr(libraries, "OpenBLAS "),
+             *why_unused = strstr(libraries, " (not used: ");
+  if (blas_name && why_unused)
     clv_bytes_printf(out,
                      "  on this processor %.*s is not used, because its vectors are too narrow: "
                      "OPENBLAS_CORETYPE names other kernels\n",
-                     (int)(why - blas), blas);
+                     (int)(why_unused - blas_name), blas_name);
 }
 
 /* Appends the keys of Hugging Face's files that are skipped unread. */
 static void append_ignored_keys(const clv_session_config *c, bool json, clv_bytes *out) {
-  const clv_text_list *keys = &c->model.ignore_keys;
+  const clv_text_list *ignored_keys = &c->model.ignore_keys;
   if (json) clv_bytes_puts(out, ",\"ignored_keys\":[");
-  if (!json && keys->n)
+  if (!json && ignored_keys->n)
     clv_bytes_puts(out, "  not read of Hugging Face's files (model.ignore_keys): ");
-  for (size_t i = 0; i < keys->n; i++) {
+  for (size_t i = 0; i < ignored_keys->n; i++) {
     if (i) clv_bytes_puts(out, json ? "," : ", ");
     if (json)
-      clv_bytes_add_json(out, keys->items[i]);
+      clv_bytes_add_json(out, ignored_keys->items[i]);
     else
-      clv_bytes_puts(out, keys->items[i]);
+      clv_bytes_puts(out, ignored_keys->items[i]);
   }
-  clv_bytes_puts(out, json ? "]" : keys->n ? "\n" : "");
+  clv_bytes_puts(out, json ? "]" : ignored_keys->n ? "\n" : "");
 }
 
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
-  uint32_t n_steps = clv_pipeline_steps_in_round(c);
+  uint32_t n_steps = clv_pipeline_steps_per_round(c);
   CLV_TRY(clv_placed_schedule_new(b, b->micro_batches * n_steps, n_steps,
-                                  clv_pipeline_first_window(c), NULL, &l, err));
+                                  clv_pipeline_initial_window(c), NULL, &l, err));
   if (json) {
     clv_bytes_puts(out, "{\"session\":");
     clv_bytes_add_json(out, c->name);
@@ -546,7 +556,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
                      (unsigned long long)c->train.batch, b->micro_batches,
                      clv_compute_name(c->train.dtype));
     clv_targets_describe(c, true, out);
-    append_slower_ops(b, true, out);
+    append_ops_slower_in_bf16(b, true, out);
     append_ignored_keys(c, true, out);
     clv_bytes_puts(out, ",\"stages\":[");
   } else {
@@ -554,9 +564,9 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
                      c->name, (unsigned long long)c->train.batch, b->micro_batches,
                      c->pipeline.micro_batches == CLV_MICRO_AUTO ? ", until a run chooses" : "",
                      clv_pipeline_name(c->pipeline.schedule), clv_loss_name(c->loss.kind),
-                     node_name_of(b, b->n_stages), bf16_text(c));
+                     get_place_name(b, b->n_stages), get_bf16_text(c));
     clv_targets_describe(c, false, out);
-    append_slower_ops(b, false, out);
+    append_ops_slower_in_bf16(b, false, out);
     append_unused_blas(out);
     append_ignored_keys(c, false, out);
     clv_pictures_describe(c, out);

@@ -6,15 +6,15 @@
 
 #include "master/plan/plan.h"
 
-enum { COLUMNS = 120, DRAWN_STEPS = 8 };
+enum { MAX_DRAWN_COLUMNS = 120, MAX_DRAWN_STEPS = 8 };
 
 /* Makes the schedule that is drawn as text. A round of an asynchronous schedule repeats, so at most
- * DRAWN_STEPS of its steps are drawn. */
+ * MAX_DRAWN_STEPS of its steps are drawn. */
 static clv_code make_drawn_schedule(const clv_blueprint *b, clv_placed_schedule **ret,
                                     clv_err *err) {
-  uint32_t n_steps = CLV_MIN(clv_pipeline_steps_in_round(b->config), (uint32_t)DRAWN_STEPS);
+  uint32_t n_steps = CLV_MIN(clv_pipeline_steps_per_round(b->config), (uint32_t)MAX_DRAWN_STEPS);
   return clv_placed_schedule_new(b, b->micro_batches * n_steps, n_steps,
-                                 clv_pipeline_first_window(b->config), NULL, ret, err);
+                                 clv_pipeline_initial_window(b->config), NULL, ret, err);
 }
 
 static void append_text_memory(const clv_blueprint *b, const clv_placed_schedule *l,
@@ -47,7 +47,7 @@ static void append_json_schedule(const clv_blueprint *b, const clv_placed_schedu
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_sched_format(l->sched, &text);
   clv_bytes_printf(out, "{\"schedule\":\"%s\",\"micro_batches\":%u,\"bubble\":%.6f,\"stages\":[",
-                   clv_sched_name(l->sched->kind), l->n_micro, l->report.bubble);
+                   clv_sched_name(l->sched->kind), l->n_micro_batches, l->report.bubble);
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_bytes_printf(out, "%s{\"name\":", i ? "," : "");
     clv_bytes_add_json(out, b->config->stages[i].name);
@@ -66,16 +66,16 @@ clv_code clv_blueprint_draw_schedule(const clv_blueprint *b, bool json, clv_byte
   CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
   clv_sched_shape shape;
   clv_sched_costs costs;
-  const char *names[CLV_SCHED_RANKS];
+  const char *rank_names[CLV_SCHED_RANKS];
   CLV_TRY(make_drawn_schedule(b, &l, err));
   clv_sched_format(l->sched, ret_text);
   if (json) {
     append_json_schedule(b, l, out);
     return CLV_OK;
   }
-  clv_pipeline_find_ranks(b, &shape, names);
+  clv_pipeline_list_ranks(b, &shape, rank_names);
   clv_pipeline_default_costs(b, &costs);
-  CLV_TRY(clv_sched_draw(l->sched, &costs, false, COLUMNS, names, out, err));
+  CLV_TRY(clv_sched_draw(l->sched, &costs, false, MAX_DRAWN_COLUMNS, rank_names, out, err));
   clv_bytes_puts(out, "\n");
   append_text_memory(b, l, out);
   return append_text_bubble(l, &costs, out, err);

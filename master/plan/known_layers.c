@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finds layers of the master of which a worker knows the weights, or some rows of them, from an
- * earlier session. clv_ledger_name_of_key, clv_ledger_name_of_param, clv_weights_sample_digest and
- * clv_weights_sample_rows make the names that the ledger keeps. The trainer adds tensors under
- * these names before it sends them to workers. clv_blueprint_read_ledger looks up the master's
- * layers.
+ * earlier session. clv_ledger_hash_graph_node, clv_ledger_hash_param_name,
+ * clv_weights_sample_digest and clv_weights_sample_row_hashes make the names that the ledger keeps.
+ * The trainer adds tensors under these names before it sends them to workers.
+ * clv_blueprint_read_ledger looks up the master's layers.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,14 +21,14 @@ static bool is_not_first_of_layer(const clv_graph *g, int k) {
   return k > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
 }
 
-clv_code clv_ledger_name_of_key(const clv_session_config *c, const clv_graph *g, int k,
-                                clv_sha256 *ret, clv_err *err) {
-  const char *node = is_not_first_of_layer(g, k) ? g->nodes[k].name : "";
-  return clv_ledger_name_of_layer(&c->train.seed.key, g->nodes[k].layer, node, ret, err);
+clv_code clv_ledger_hash_graph_node(const clv_session_config *c, const clv_graph *g, int k,
+                                    clv_sha256 *ret, clv_err *err) {
+  const char *node_name = is_not_first_of_layer(g, k) ? g->nodes[k].name : "";
+  return clv_ledger_hash_layer_key(&c->train.seed.key, g->nodes[k].layer, node_name, ret, err);
 }
 
-clv_code clv_ledger_name_of_param(const clv_sha256 *run_secret, const char *name, clv_sha256 *ret,
-                                  clv_err *err) {
+clv_code clv_ledger_hash_param_name(const clv_sha256 *run_secret, const char *name, clv_sha256 *ret,
+                                    clv_err *err) {
   return clv_hmac_sha256(run_secret, name, strlen(name), ret, err);
 }
 
@@ -38,29 +38,29 @@ typedef struct ledger_search {
   clv_blueprint *b;
   const clv_ledger *ledger;
   clv_ledger_entry found_entry;
-  /* [n_worker_names] ledger names of the initial weights of the stages at workers */
-  clv_sha256 *worker_names;
-  size_t n_worker_names, worker_names_cap;
-  /* [n_worker_rows] names of the rows and columns of these weights, ascending */
-  clv_sha256 *worker_rows;
-  size_t n_worker_rows;
+  /* [n_worker_weight_hashes] ledger names of the initial weights of the stages at workers */
+  clv_sha256 *worker_weight_hashes;
+  size_t n_worker_weight_hashes, worker_weight_hashes_capacity;
+  /* [n_worker_row_hashes] names of the rows and columns of these weights, ascending */
+  clv_sha256 *worker_row_hashes;
+  size_t n_worker_row_hashes;
 } ledger_search;
 
 static void free_ledger_search(ledger_search *r) {
-  free(r->worker_names);
-  free(r->worker_rows);
+  free(r->worker_weight_hashes);
+  free(r->worker_row_hashes);
 }
 
 /* Sets known_reasons[k] of the full model's node k to the reason why a worker knows its weights, if
  * the ledger has an entry named `of`. prefix, suffix: words before and after the worker's identity
  * in the reason. An earlier reason stays. */
-static clv_code look_up_name(ledger_search *r, int k, clv_ledger_kind kind, const clv_sha256 *of,
+static clv_code look_up_hash(ledger_search *r, int k, clv_ledger_kind kind, const clv_sha256 *of,
                              const char *prefix, const char *suffix, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   bool is_found;
   if (r->b->known_reasons[k]) return CLV_OK;
-  for (size_t i = 0; kind == CLV_LEDGER_WEIGHTS && i < r->n_worker_names; i++)
-    if (memcmp(&r->worker_names[i], of, sizeof *of) == 0)
+  for (size_t i = 0; kind == CLV_LEDGER_WEIGHTS && i < r->n_worker_weight_hashes; i++)
+    if (memcmp(&r->worker_weight_hashes[i], of, sizeof *of) == 0)
       return clv_strdup("has weights that a worker begins with", &r->b->known_reasons[k], err);
   CLV_TRY(clv_ledger_find(r->ledger, kind, of, &r->found_entry, &is_found, err));
   if (!is_found) return CLV_OK;
@@ -102,26 +102,26 @@ static clv_code look_up_param(ledger_search *r, const clv_sha256 *run_secret, ui
   clv_sha256 of;
   if (k < 0 || p->shape.rank < 2) return CLV_OK;
   if (run_secret) {
-    CLV_TRY(clv_ledger_name_of_param(run_secret, p->name, &of, err));
-    CLV_TRY(look_up_name(r, k, CLV_LEDGER_RUN, &of, "was", " earlier in this run", err));
+    CLV_TRY(clv_ledger_hash_param_name(run_secret, p->name, &of, err));
+    CLV_TRY(look_up_hash(r, k, CLV_LEDGER_RUN, &of, "was", " earlier in this run", err));
   }
   if (!is_drawn_from_key(&c->stages[stage], p) ||
       !(c->train.seed.is_given || c->train.seed.is_drawn))
     return CLV_OK;
-  CLV_TRY(clv_ledger_name_of_key(c, r->b->full_graph, k, &of, err));
-  return look_up_name(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);
+  CLV_TRY(clv_ledger_hash_graph_node(c, r->b->full_graph, k, &of, err));
+  return look_up_hash(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);
 }
 
 /* Looks up weights that a worker received in another scale, type or order. f: moments of the
  * values, which such a change does not hide. */
 static clv_code look_up_moments(ledger_search *r, int k, const clv_weights_moments *f,
                                 clv_err *err) {
-  for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_SPREAD_MEANS; neighbour_bits++) {
+  for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_N_SPREAD_MEANS; neighbour_bits++) {
     clv_sha256 of;
     bool is_near;
     CLV_TRY(clv_weights_moments_digest(f, neighbour_bits, &of, &is_near, err));
     if (is_near)
-      CLV_TRY(look_up_name(r, k, CLV_LEDGER_WEIGHTS, &of,
+      CLV_TRY(look_up_hash(r, k, CLV_LEDGER_WEIGHTS, &of,
                            "has weights that are scaled, rounded or "
                            "reordered ones",
                            " in an earlier session", err));
@@ -129,86 +129,92 @@ static clv_code look_up_moments(ledger_search *r, int k, const clv_weights_momen
   return CLV_OK;
 }
 
-static int compare_names(const void *a, const void *b) { return memcmp(a, b, sizeof(clv_sha256)); }
+static int compare_hashes(const void *a, const void *b) { return memcmp(a, b, sizeof(clv_sha256)); }
 
 /* Adds the names of rows and columns of a tensor that a worker's stage begins with. */
 static clv_code add_worker_rows(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
-  for (int columns = 0; columns < 2; columns++) {
-    clv_row_names names;
-    CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
-    if (!names.n) continue;
-    clv_sha256 *grown_rows =
-        reallocarray(r->worker_rows, r->n_worker_rows + names.n, sizeof *grown_rows);
+  for (int reads_columns = 0; reads_columns < 2; reads_columns++) {
+    clv_row_hashes row_names;
+    CLV_TRY(clv_weights_sample_row_hashes(s, reads_columns, &row_names, err));
+    if (!row_names.n) continue;
+    clv_sha256 *grown_rows = reallocarray(r->worker_row_hashes,
+                                          r->n_worker_row_hashes + row_names.n, sizeof *grown_rows);
     if (!grown_rows) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    r->worker_rows = grown_rows;
-    memcpy(r->worker_rows + r->n_worker_rows, names.names, names.n * sizeof *names.names);
-    r->n_worker_rows += names.n;
+    r->worker_row_hashes = grown_rows;
+    memcpy(r->worker_row_hashes + r->n_worker_row_hashes, row_names.hashes,
+           row_names.n * sizeof *row_names.hashes);
+    r->n_worker_row_hashes += row_names.n;
   }
   return CLV_OK;
 }
 
-/* Number of a tensor's rows that a worker has received, and the sum of their clv_row_points. */
+/* Number of a tensor's rows that a worker has received, and the sum of their
+ * clv_row_hash_points. */
 typedef struct row_hits {
   size_t n, points_sum;
 } row_hits;
 
 static void count_row_hit(row_hits *h, const clv_sha256 *row) {
   h->n++;
-  h->points_sum += clv_row_points(row);
+  h->points_sum += clv_row_hash_points(row);
 }
 
 /* Sets known_reasons[k] of node k if a worker has received enough of these rows or columns. One row
  * with 8 values is enough: the worker then knows the weights of the sum that this row computes from
  * the values of the record. */
-static clv_code count_found_rows(ledger_search *r, int k, const clv_row_names *names,
-                                 const char *noun, clv_err *err) {
+static clv_code note_found_rows(ledger_search *r, int k, const clv_row_hashes *row_names,
+                                const char *noun, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   row_hits worker_hits = {0}, ledger_hits = {0};
-  for (size_t i = 0; i < names->n; i++) {
-    const clv_sha256 *row = &names->names[i];
+  for (size_t i = 0; i < row_names->n; i++) {
+    const clv_sha256 *row = &row_names->hashes[i];
     bool is_in_ledger = false;
-    if (r->n_worker_rows &&
-        bsearch(row, r->worker_rows, r->n_worker_rows, sizeof *r->worker_rows, compare_names))
+    if (r->n_worker_row_hashes && bsearch(row, r->worker_row_hashes, r->n_worker_row_hashes,
+                                          sizeof *r->worker_row_hashes, compare_hashes))
       count_row_hit(&worker_hits, row);
     if (clv_ledger_count_rows(r->ledger))
       CLV_TRY(clv_ledger_find(r->ledger, CLV_LEDGER_ROW, row, &r->found_entry, &is_in_ledger, err));
     if (is_in_ledger) count_row_hit(&ledger_hits, row);
   }
-  if (ledger_hits.points_sum >= CLV_ROW_POINTS)
+  if (ledger_hits.points_sum >= CLV_ROW_MIN_POINTS)
     clv_bytes_printf(&text,
                      "has %zu of %zu %s that were, times a factor, at '%.100s' in an earlier "
                      "session (%s)",
-                     ledger_hits.n, names->n, noun, r->found_entry.identity, r->found_entry.date);
-  else if (worker_hits.points_sum >= CLV_ROW_POINTS)
+                     ledger_hits.n, row_names->n, noun, r->found_entry.identity,
+                     r->found_entry.date);
+  else if (worker_hits.points_sum >= CLV_ROW_MIN_POINTS)
     clv_bytes_printf(&text, "has %zu of %zu %s that a worker begins with, times a factor",
-                     worker_hits.n, names->n, noun);
+                     worker_hits.n, row_names->n, noun);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return text.len ? clv_strdup(text.data, &r->b->known_reasons[k], err) : CLV_OK;
 }
 
 static clv_code look_up_sample_rows(ledger_search *r, int k, const clv_weights_sample *s,
                                     clv_err *err) {
-  for (int columns = 0; columns < 2; columns++) {
-    clv_row_names names;
-    CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
+  for (int reads_columns = 0; reads_columns < 2; reads_columns++) {
+    clv_row_hashes names;
+    CLV_TRY(clv_weights_sample_row_hashes(s, reads_columns, &names, err));
     if (!r->b->known_reasons[k])
-      CLV_TRY(count_found_rows(r, k, &names, columns ? "columns" : "rows", err));
+      CLV_TRY(note_found_rows(r, k, &names, reads_columns ? "columns" : "rows", err));
   }
   return CLV_OK;
 }
 
 /* Adds the names of a tensor that a worker's stage begins with, because that worker knows it in
  * this session. */
-static clv_code add_worker_names(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
-  size_t n, n_needed = r->n_worker_names + CLV_SAMPLE_NAMES;
-  if (n_needed > r->worker_names_cap) {
-    clv_sha256 *grown_rows = reallocarray(r->worker_names, 2 * n_needed, sizeof *grown_rows);
+static clv_code add_worker_weight_hashes(ledger_search *r, const clv_weights_sample *s,
+                                         clv_err *err) {
+  size_t n, n_needed = r->n_worker_weight_hashes + CLV_SAMPLE_MAX_HASHES;
+  if (n_needed > r->worker_weight_hashes_capacity) {
+    clv_sha256 *grown_rows =
+        reallocarray(r->worker_weight_hashes, 2 * n_needed, sizeof *grown_rows);
     if (!grown_rows) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    r->worker_names = grown_rows;
-    r->worker_names_cap = 2 * n_needed;
+    r->worker_weight_hashes = grown_rows;
+    r->worker_weight_hashes_capacity = 2 * n_needed;
   }
-  CLV_TRY(clv_weights_sample_names(s, r->worker_names + r->n_worker_names, &n, err));
-  r->n_worker_names += n;
+  CLV_TRY(
+      clv_weights_sample_hashes(s, r->worker_weight_hashes + r->n_worker_weight_hashes, &n, err));
+  r->n_worker_weight_hashes += n;
   return CLV_OK;
 }
 
@@ -219,11 +225,11 @@ static clv_code look_up_sample(ledger_search *r, uint32_t stage, const clv_param
   int k = find_full_model_node(r->b, &r->b->stages[stage], p);
   if (r->b->stages[stage].worker >= 0) {
     CLV_TRY(add_worker_rows(r, s, err));
-    return add_worker_names(r, s, err);
+    return add_worker_weight_hashes(r, s, err);
   }
   if (k < 0) return CLV_OK;
   CLV_TRY(clv_weights_sample_digest(s, &of, err));
-  CLV_TRY(look_up_name(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were",
+  CLV_TRY(look_up_hash(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were",
                        " in an earlier session", err));
   for (int uses_all_values = 0; uses_all_values < 2; uses_all_values++)
     if (clv_weights_sample_moments(s, uses_all_values, &f)) CLV_TRY(look_up_moments(r, k, &f, err));
@@ -235,31 +241,31 @@ static clv_code look_up_sample(ledger_search *r, uint32_t stage, const clv_param
 typedef clv_code read_values_fn(void *user, size_t first, size_t n, void *dst, clv_err *err);
 
 /* A sample that begin_sample reuses for one tensor after the other. */
-typedef struct sampler {
+typedef struct weight_sampler {
   clv_weights_sample sample;
   size_t max_rows;
-} sampler;
+} weight_sampler;
 
-static void sampler_freep(sampler **s) {
+static void weight_sampler_freep(weight_sampler **s) {
   if (*s) clv_weights_sample_done(&(*s)->sample);
   free(*s);
 }
 
-static bool begin_sample(sampler *s, clv_dtype dtype, const clv_shape *shape) {
+static bool begin_sample(weight_sampler *s, clv_dtype dtype, const clv_shape *shape) {
   clv_weights_sample_done(&s->sample);
   bool has_begun = clv_weights_sample_begin(&s->sample, dtype, shape);
   s->sample.max_row_digests = s->max_rows;
   return has_begun;
 }
 
-static clv_code sample_all_values(clv_weights_sample *s, read_values_fn *read, void *user,
+static clv_code sample_all_values(clv_weights_sample *s, read_values_fn *read_values, void *user,
                                   clv_err *err) {
   size_t size = clv_dtype_size(s->dtype);
   CLV_AUTO(clv_freep) char *chunk = NULL;
-  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
-  for (size_t first = 0; first < s->n_values; first += CLV_SAMPLE_CHUNK) {
-    size_t n = CLV_MIN(s->n_values - first, (size_t)CLV_SAMPLE_CHUNK);
-    CLV_TRY(read(user, first, n, chunk, err));
+  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK_VALUES, size, &chunk, err));
+  for (size_t first = 0; first < s->n_values; first += CLV_SAMPLE_CHUNK_VALUES) {
+    size_t n = CLV_MIN(s->n_values - first, (size_t)CLV_SAMPLE_CHUNK_VALUES);
+    CLV_TRY(read_values(user, first, n, chunk, err));
     clv_weights_sample_add(s, (uint64_t)first * size, chunk, n * size);
   }
   return CLV_OK;
@@ -283,19 +289,19 @@ typedef struct folder_source {
 static clv_code read_folder_values(void *user, size_t first, size_t n, void *dst, clv_err *err) {
   const folder_source *s = user;
   const clv_stage_folder *f = s->folder;
-  return clv_weights_folder_read_tensor_range(f->folder, f->folder_index[s->at], &f->wanted[s->at],
-                                              first, n, dst, err);
+  return clv_weights_folder_read_tensor_range(f->folder, f->folder_indexes[s->at],
+                                              &f->wanted_tensors[s->at], first, n, dst, err);
 }
 
 /* Looks up the tensors of a stage's file. It ignores a file that cannot be read: the function that
  * opens the file for the session refuses it, before anything is sent. */
-static clv_code look_up_file(ledger_search *r, uint32_t stage, sampler *s, clv_err *err) {
+static clv_code look_up_file(ledger_search *r, uint32_t stage, weight_sampler *s, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   const clv_params *params = r->b->stages[stage].params;
-  clv_err ignored;
-  if (clv_stage_file_open(r->b, stage, &f, &found, &notes, &ignored) != CLV_OK) return CLV_OK;
+  clv_err ignored_err;
+  if (clv_stage_file_open(r->b, stage, &f, &found, &notes, &ignored_err) != CLV_OK) return CLV_OK;
   for (int i = 0; i < params->n; i++) {
     const clv_weights_entry *e = found[i];
     if (!e || !begin_sample(s, e->dtype, &e->shape)) continue;
@@ -305,15 +311,15 @@ static clv_code look_up_file(ledger_search *r, uint32_t stage, sampler *s, clv_e
   return CLV_OK;
 }
 
-static clv_code look_up_folder(ledger_search *r, uint32_t stage, sampler *s, clv_err *err) {
+static clv_code look_up_folder(ledger_search *r, uint32_t stage, weight_sampler *s, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_stage_folder_done) clv_stage_folder f = {0};
-  clv_err ignored;
-  if (clv_stage_folder_open(r->b, stage, &f, &notes, &ignored) != CLV_OK) return CLV_OK;
+  clv_err ignored_err;
+  if (clv_stage_folder_open(r->b, stage, &f, &notes, &ignored_err) != CLV_OK) return CLV_OK;
   for (size_t i = 0; i < f.n; i++) {
-    const clv_weights_want *w = &f.wanted[i];
+    const clv_weights_want *w = &f.wanted_tensors[i];
     const clv_param *p = clv_params_find(r->b->stages[stage].params, w->name);
-    if (!p || f.folder_index[i] == CLV_WEIGHTS_NONE || !begin_sample(s, w->dtype, &w->shape))
+    if (!p || f.folder_indexes[i] == CLV_WEIGHTS_NONE || !begin_sample(s, w->dtype, &w->shape))
       continue;
     CLV_TRY(sample_all_values(&s->sample, read_folder_values, &(folder_source){&f, i}, err));
     CLV_TRY(look_up_sample(r, stage, p, &s->sample, err));
@@ -323,12 +329,12 @@ static clv_code look_up_folder(ledger_search *r, uint32_t stage, sampler *s, clv
 
 static clv_code look_up_stage_files(ledger_search *r, uint32_t stage, clv_err *err) {
   const clv_stage_spec *spec = &r->b->config->stages[stage];
-  CLV_AUTO(sampler_freep) sampler *s = NULL;
+  CLV_AUTO(weight_sampler_freep) weight_sampler *s = NULL;
   bool is_at_master = r->b->stages[stage].worker < 0;
   /* a layer whose weights are not secret counts as known anyway */
   if (is_at_master && !spec->weights_secret) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
-  s->max_rows = is_at_master ? CLV_ROW_MAX_LOOKED_UP : CLV_ROW_MAX_KEPT;
+  s->max_rows = is_at_master ? CLV_MAX_LOOKED_UP_ROWS_PER_TENSOR : CLV_MAX_LEDGER_ROWS_PER_TENSOR;
   if (spec->weights_file) CLV_TRY(look_up_file(r, stage, s, err));
   return spec->weights_folder ? look_up_folder(r, stage, s, err) : CLV_OK;
 }
@@ -348,9 +354,9 @@ static clv_code look_up_stage(ledger_search *r, const clv_sha256 *run_secret, ui
 static clv_code copy_reasons_of_owners(clv_blueprint *b, clv_err *err) {
   for (int k = 0; k < b->full_graph->n_nodes; k++) {
     const char *owner_name = b->full_graph->nodes[k].tie_owner;
-    int owner = owner_name[0] ? find_node(b->full_graph, owner_name) : -1;
-    if (owner >= 0 && b->known_reasons[owner] && !b->known_reasons[k])
-      CLV_TRY(clv_strdup(b->known_reasons[owner], &b->known_reasons[k], err));
+    int owner_node = owner_name[0] ? find_node(b->full_graph, owner_name) : -1;
+    if (owner_node >= 0 && b->known_reasons[owner_node] && !b->known_reasons[k])
+      CLV_TRY(clv_strdup(b->known_reasons[owner_node], &b->known_reasons[k], err));
   }
   return CLV_OK;
 }
@@ -377,13 +383,14 @@ clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run_secre
       clv_alloc((size_t)b->full_graph->n_nodes, sizeof *b->known_reasons, &b->known_reasons, err));
   for (uint32_t i = 0; has_secret_files(b) && i < b->n_stages; i++)
     if (b->stages[i].worker >= 0) CLV_TRY(look_up_stage_files(&r, i, err));
-  if (r.n_worker_rows) qsort(r.worker_rows, r.n_worker_rows, sizeof *r.worker_rows, compare_names);
+  if (r.n_worker_row_hashes)
+    qsort(r.worker_row_hashes, r.n_worker_row_hashes, sizeof *r.worker_row_hashes, compare_hashes);
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].worker < 0) CLV_TRY(look_up_stage(&r, run_secret, i, err));
   CLV_TRY(clv_blueprint_find_plain_weights(b, err));
   CLV_TRY(copy_reasons_of_owners(b, err));
   CLV_TRY(clv_privacy_analyze(b, err));
-  return clv_blueprint_make_table(b, err);
+  return clv_blueprint_make_egress_table(b, err);
 }
 
 void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out) {

@@ -15,30 +15,31 @@
 #include "master/plan/plan_int.h"
 
 /* MAX_LAG: largest distance of compared records; MAX_COMPARISONS: most comparisons of a search;
- * RECORDS_PER_LAG: fewest records for each distance */
-enum { MAX_LAG = 1024, MAX_COMPARISONS = 1 << 26, RECORDS_PER_LAG = 8 };
+ * MIN_RECORDS_PER_LAG: fewest records for each distance */
+enum { MAX_LAG = 1024, MAX_COMPARISONS = 1 << 26, MIN_RECORDS_PER_LAG = 8 };
 /* A block is a run of records with equal labels. The labels have few blocks if there are at most
- * FEW_BLOCKS for each class, with at least RECORDS_PER_BLOCK records on average. */
-enum { FEW_BLOCKS = 2, RECORDS_PER_BLOCK = 4 };
+ * MAX_BLOCKS_PER_CLASS for each class, with at least MIN_RECORDS_PER_BLOCK records on average. */
+enum { MAX_BLOCKS_PER_CLASS = 2, MIN_RECORDS_PER_BLOCK = 4 };
 /* By how much a share of equal labels must exceed that of a random order to be significant:
- * MIN_EXCESS is a part of the possible excess, the others are standard deviations.
- * FEW_BLOCKS_SIGMAS: for neighbours, if the labels have few blocks; NEIGHBOUR_SIGMAS: for
- * neighbours otherwise; LAG_SIGMAS: for the best of many distances. */
-static const double MIN_EXCESS = 0.1, NEIGHBOUR_SIGMAS = 3, FEW_BLOCKS_SIGMAS = 2.5, LAG_SIGMAS = 6;
+ * MIN_EXCESS_SHARE is a part of the possible excess, the others are standard deviations.
+ * MIN_FEW_BLOCKS_SIGMAS: for neighbours, if the labels have few blocks; MIN_NEIGHBOUR_SIGMAS: for
+ * neighbours otherwise; MIN_LAG_SIGMAS: for the best of many distances. */
+static const double MIN_EXCESS_SHARE = 0.1, MIN_NEIGHBOUR_SIGMAS = 3, MIN_FEW_BLOCKS_SIGMAS = 2.5,
+                    MIN_LAG_SIGMAS = 6;
 
 /* Reads the labels of the training records in their order. A numeric label becomes 0 or 1, as it is
  * below or above the mean; several labels of a record become one number. False: a record has no
  * label. */
 static bool read_labels(const clv_run_data *d, double *labels) {
   size_t n = d->train_rows.n;
-  double sum = 0, label;
+  double label_sum = 0, first_label;
   for (size_t i = 0; i < n; i++) {
     if (!clv_dataset_label_hash(d->train, d->train_rows.index[i], &labels[i])) return false;
-    sum += labels[i];
+    label_sum += labels[i];
   }
-  if (clv_dataset_y_dtype(d->train) != CLV_F32 || !clv_dataset_label(d->train, 0, &label))
+  if (clv_dataset_y_dtype(d->train) != CLV_F32 || !clv_dataset_label(d->train, 0, &first_label))
     return true;
-  for (size_t i = 0; i < n; i++) labels[i] = labels[i] > sum / (double)n;
+  for (size_t i = 0; i < n; i++) labels[i] = labels[i] > label_sum / (double)n;
   return true;
 }
 
@@ -49,7 +50,7 @@ static int compare_values(const void *a, const void *b) {
 
 /* Statistics of the labels in a random order, with which the order of the files is compared. */
 typedef struct shuffled_statistics {
-  double share;              /* expected share of pairs of records with equal labels */
+  double equal_pair_share;   /* expected share of pairs of records with equal labels */
   double standard_deviation; /* standard deviation of the share of neighbours with equal labels */
   size_t n_classes;
 } shuffled_statistics;
@@ -59,9 +60,9 @@ static shuffled_statistics compute_shuffled_statistics(double *labels, size_t n)
   double squares_sum = 0, cubes_sum = 0, n_labels = (double)n;
   shuffled_statistics ret = {0};
   qsort(labels, n, sizeof *labels, compare_values);
-  for (size_t i = 0, end; i < n; i = end) {
-    for (end = i + 1; end < n && labels[end] == labels[i];) end++;
-    double class_size = (double)(end - i);
+  for (size_t i = 0, class_end; i < n; i = class_end) {
+    for (class_end = i + 1; class_end < n && labels[class_end] == labels[i];) class_end++;
+    double class_size = (double)(class_end - i);
     squares_sum += class_size * class_size;
     cubes_sum += class_size * class_size * class_size;
     ret.n_classes++;
@@ -70,48 +71,51 @@ static shuffled_statistics compute_shuffled_statistics(double *labels, size_t n)
       (squares_sum * (squares_sum + n_labels * (n_labels + 1)) - 2 * n_labels * cubes_sum -
        n_labels * n_labels * n_labels) /
       (n_labels * n_labels * (n_labels - 1)); /* variance of the number of equal neighbours */
-  ret.share = (squares_sum - n_labels) / (n_labels * (n_labels - 1));
+  ret.equal_pair_share = (squares_sum - n_labels) / (n_labels * (n_labels - 1));
   ret.standard_deviation = sqrt(fmax(variance, 0)) / (n_labels - 1);
   return ret;
 }
 
-static double equal_share_at_lag(const double *labels, size_t n, size_t lag) {
+static double compute_equal_share_at_lag(const double *labels, size_t n, size_t lag) {
   size_t n_equal = 0;
   for (size_t i = lag; i < n; i++) n_equal += labels[i] == labels[i - lag];
   return (double)n_equal / (double)(n - lag);
 }
 
-/* True if the share of equal labels exceeds that of a random order by MIN_EXCESS of the possible
- * excess, and by n_sigmas standard deviations. */
+/* True if the share of equal labels exceeds that of a random order by MIN_EXCESS_SHARE of the
+ * possible excess, and by n_sigmas standard deviations. */
 static bool is_significant(const clv_label_order *o, double n_sigmas, double standard_deviation) {
   double excess = o->equal_share - o->shuffled_share, possible_excess = 1 - o->shuffled_share;
-  return o->lag && possible_excess > 0 && excess >= MIN_EXCESS * possible_excess &&
+  return o->lag && possible_excess > 0 && excess >= MIN_EXCESS_SHARE * possible_excess &&
          excess >= n_sigmas * standard_deviation;
 }
 
-static bool has_few_blocks(const clv_label_order *neighbours, size_t n_classes, size_t n) {
-  double n_blocks = 1 + (1 - neighbours->equal_share) * (double)(n - 1);
-  return n_blocks <= FEW_BLOCKS * (double)n_classes && RECORDS_PER_BLOCK * n_blocks <= (double)n;
+static bool has_few_blocks(const clv_label_order *neighbour_order, size_t n_classes, size_t n) {
+  double n_blocks = 1 + (1 - neighbour_order->equal_share) * (double)(n - 1);
+  return n_blocks <= MAX_BLOCKS_PER_CLASS * (double)n_classes &&
+         MIN_RECORDS_PER_BLOCK * n_blocks <= (double)n;
 }
 
 clv_label_order clv_label_order_compute(double *labels, size_t n) {
-  size_t max_lag = CLV_MIN(n / RECORDS_PER_LAG,
+  size_t max_lag = CLV_MIN(n / MIN_RECORDS_PER_LAG,
                            CLV_MIN((size_t)MAX_LAG, MAX_COMPARISONS / CLV_MAX(n, (size_t)1)));
-  if (n < RECORDS_PER_LAG) return (clv_label_order){0};
-  clv_label_order neighbours = {.lag = 1, .equal_share = equal_share_at_lag(labels, n, 1)},
-                  best = {0};
+  if (n < MIN_RECORDS_PER_LAG) return (clv_label_order){0};
+  clv_label_order neighbour_order = {.lag = 1,
+                                     .equal_share = compute_equal_share_at_lag(labels, n, 1)},
+                  best_order = {0};
   for (size_t lag = 2; lag <= max_lag; lag++) {
-    double share = equal_share_at_lag(labels, n, lag);
-    if (share > best.equal_share)
-      best = (clv_label_order){.lag = (uint32_t)lag, .equal_share = share};
+    double equal_share = compute_equal_share_at_lag(labels, n, lag);
+    if (equal_share > best_order.equal_share)
+      best_order = (clv_label_order){.lag = (uint32_t)lag, .equal_share = equal_share};
   }
   const shuffled_statistics s = compute_shuffled_statistics(labels, n);
-  neighbours.shuffled_share = best.shuffled_share = s.share;
-  double n_sigmas =
-      has_few_blocks(&neighbours, s.n_classes, n) ? FEW_BLOCKS_SIGMAS : NEIGHBOUR_SIGMAS;
-  if (is_significant(&neighbours, n_sigmas, s.standard_deviation)) return neighbours;
-  double lag_deviation = sqrt(s.share * (1 - s.share) / (double)n);
-  return is_significant(&best, LAG_SIGMAS, lag_deviation) ? best : (clv_label_order){0};
+  neighbour_order.shuffled_share = best_order.shuffled_share = s.equal_pair_share;
+  double n_sigmas = has_few_blocks(&neighbour_order, s.n_classes, n) ? MIN_FEW_BLOCKS_SIGMAS
+                                                                     : MIN_NEIGHBOUR_SIGMAS;
+  if (is_significant(&neighbour_order, n_sigmas, s.standard_deviation)) return neighbour_order;
+  double lag_standard_deviation = sqrt(s.equal_pair_share * (1 - s.equal_pair_share) / (double)n);
+  return is_significant(&best_order, MIN_LAG_SIGMAS, lag_standard_deviation) ? best_order
+                                                                             : (clv_label_order){0};
 }
 
 static bool sends_records(const clv_blueprint *b) {

@@ -22,24 +22,25 @@ void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b) {
 }
 
 /* Returns the mean length of a sequence as a share of the full length. Adds half a rounding step,
- * because the rows of a micro-batch are padded to the next of CLV_PACKED_SIZES sizes. 1: the
+ * because the rows of a micro-batch are padded to the next of CLV_N_PACKED_SIZES sizes. 1: the
  * lengths were not counted. */
-static double mean_filled_share(const clv_blueprint *b) {
-  double share = b->mean_positions / (double)CLV_MAX(b->max_positions, 1) + 0.5 / CLV_PACKED_SIZES;
-  return b->mean_positions > 0 && share < 1 ? share : 1;
+static double compute_mean_filled_share(const clv_blueprint *b) {
+  double filled_share =
+      b->mean_positions / (double)CLV_MAX(b->max_positions, 1) + 0.5 / CLV_N_PACKED_SIZES;
+  return b->mean_positions > 0 && filled_share < 1 ? filled_share : 1;
 }
 
 uint64_t clv_lengths_expected_bytes(const clv_blueprint *b, int64_t n_positions, uint64_t bytes) {
-  return n_positions ? (uint64_t)((double)bytes * mean_filled_share(b)) : bytes;
+  return n_positions ? (uint64_t)((double)bytes * compute_mean_filled_share(b)) : bytes;
 }
 
 void clv_lengths_append_expected(const clv_blueprint *b, int64_t n_positions, uint64_t bytes,
                                  clv_bytes *out) {
-  char size[24];
+  char size_text[24];
   if (n_positions && b->mean_positions > 0)
     clv_bytes_printf(out, ", about %s of data.train",
                      clv_format_size((size_t)clv_lengths_expected_bytes(b, n_positions, bytes),
-                                     size, sizeof size));
+                                     size_text, sizeof size_text));
 }
 
 static void describe_mean_length(const clv_blueprint *b, clv_bytes *out) {
@@ -62,7 +63,7 @@ void clv_lengths_describe(const clv_blueprint *b, bool sends_records, clv_bytes 
 }
 
 const char *clv_lengths_describe_json(const clv_blueprint *b, bool sends_records) {
-  static const char *const members[] = {"", "\"lengths\":\"leave\",", "\"places\":\"show\",",
-                                        "\"lengths\":\"leave\",\"places\":\"show\","};
-  return members[sends_lengths(b) + 2 * (sends_records && b->lengths_input >= 0)];
+  static const char *const json_members[] = {"", "\"lengths\":\"leave\",", "\"places\":\"show\",",
+                                             "\"lengths\":\"leave\",\"places\":\"show\","};
+  return json_members[sends_lengths(b) + 2 * (sends_records && b->lengths_input >= 0)];
 }

@@ -9,36 +9,36 @@
 
 #include "master/plan/plan.h"
 
-enum { NAME_LEN = 72 }; /* bytes of a worker's name, or of two with a plus sign */
-static const double DEFAULT_RTT_MS = 1, DEFAULT_MBIT = 1000;
+enum { NAME_BYTES = 72 }; /* bytes of a worker's name, or of two with a plus sign */
+static const double DEFAULT_RTT_MS = 1, DEFAULT_MBIT_PER_S = 1000;
 
-static clv_link_estimate make_link_estimate(double rtt_ms, double mbit, bool is_given) {
+static clv_link_estimate make_link_estimate(double rtt_ms, double mbit_per_s, bool is_given) {
   return (clv_link_estimate){
-      .latency_s = rtt_ms / 2e3, .bytes_per_s = mbit * 1e6 / 8, .is_given = is_given};
+      .latency_s = rtt_ms / 2e3, .bytes_per_s = mbit_per_s * 1e6 / 8, .is_given = is_given};
 }
 
-/* Parses digits with an optional fraction. True if the number is from low to high; *end: the
+/* Parses digits with an optional fraction. True if the number is from min to max; *end: the
  * character after the number. */
-static bool parse_number(const char *text, double low, double high, double *ret, const char **end) {
+static bool parse_number(const char *text, double min, double max, double *ret, const char **end) {
   char *number_end;
   if (strspn(text, "0123456789.") == 0) return false;
   *ret = strtod(text, &number_end);
   *end = number_end;
-  return number_end <= text + strspn(text, "0123456789.") && *ret >= low && *ret <= high;
+  return number_end <= text + strspn(text, "0123456789.") && *ret >= min && *ret <= max;
 }
 
 /* Returns the index of the worker called `name` in *ret; -1: the name is "master", if
  * permits_master. */
-static clv_code find_node(const clv_session_config *c, const char *option, const char *name,
-                          bool permits_master, int *ret, clv_err *err) {
+static clv_code find_named_place(const clv_session_config *c, const char *option, const char *name,
+                                 bool permits_master, int *ret_place, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_TRY(clv_alloc(c->n_workers + 1, sizeof(char *), &names, err));
-  *ret = -1;
+  *ret_place = -1;
   if (permits_master && strcmp(name, "master") == 0) return CLV_OK;
   for (size_t i = 0; i < c->n_workers; i++) {
     names[i] = c->workers[i].name;
     if (strcmp(name, names[i]) != 0) continue;
-    *ret = (int)i;
+    *ret_place = (int)i;
     return CLV_OK;
   }
   const char *similar = clv_did_you_mean(name, names, c->n_workers);
@@ -47,58 +47,57 @@ static clv_code find_node(const clv_session_config *c, const char *option, const
 }
 
 /* Splits "name=" off the front of an option's argument. */
-static clv_code split_name(const char *option, const char *arg, const char *option_form,
-                           char name[NAME_LEN], const char **ret_value, clv_err *err) {
-  const char *equals = strchr(arg, '=');
-  if (!equals || equals == arg || equals - arg >= NAME_LEN)
+static clv_code split_option(const char *option, const char *arg, const char *option_form,
+                             char name[NAME_BYTES], const char **ret_value, clv_err *err) {
+  const char *equals_sign = strchr(arg, '=');
+  if (!equals_sign || equals_sign == arg || equals_sign - arg >= NAME_BYTES)
     return clv_fail(err, CLV_INVALID, "%s %.80s: write it as %s", option, arg, option_form);
-  snprintf(name, NAME_LEN, "%.*s", (int)(equals - arg), arg);
-  *ret_value = equals + 1;
+  snprintf(name, NAME_BYTES, "%.*s", (int)(equals_sign - arg), arg);
+  *ret_value = equals_sign + 1;
   return CLV_OK;
 }
 
 static clv_code parse_link(const clv_session_config *c, const char *arg, clv_link_estimates *l,
                            clv_err *err) {
   static const char option_form[] = "WORKER=RTT_MS:MBIT, as in w1=20:1000";
-  char name[NAME_LEN], *other_name;
+  char name[NAME_BYTES], *other_name;
   const char *at, *end;
-  double rtt_ms, mbit;
-  int node, other_node = -1;
-  CLV_TRY(split_name("--link", arg, option_form, name, &at, err));
+  double rtt_ms, mbit_per_s;
+  int place, other_place = -1;
+  CLV_TRY(split_option("--link", arg, option_form, name, &at, err));
   if ((other_name = strchr(name, '+'))) *other_name++ = '\0';
-  CLV_TRY(find_node(c, "--link", name, false, &node, err));
-  if (other_name) CLV_TRY(find_node(c, "--link", other_name, false, &other_node, err));
-  if (node == other_node)
+  CLV_TRY(find_named_place(c, "--link", name, false, &place, err));
+  if (other_name) CLV_TRY(find_named_place(c, "--link", other_name, false, &other_place, err));
+  if (place == other_place)
     return clv_fail(err, CLV_INVALID, "--link %.80s: names one worker twice: name two workers",
                     arg);
   if (!parse_number(at, 0, 60000, &rtt_ms, &end) || *end != ':' ||
-      !parse_number(end + 1, 1e-3, 1e6, &mbit, &end) || *end)
+      !parse_number(end + 1, 1e-3, 1e6, &mbit_per_s, &end) || *end)
     return clv_fail(err, CLV_INVALID,
                     "--link %.80s: '%.40s' is no round trip of 0 to 60000 ms and rate of 0.001 to "
                     "1000000 Mbit/s; write it as %s",
                     arg, at, option_form);
-  clv_link_estimate *to =
-      other_name
-          ? &l->hops[(size_t)CLV_MIN(node, other_node) * l->n + (size_t)CLV_MAX(node, other_node)]
-          : &l->worker_links[node];
-  *to = make_link_estimate(rtt_ms, mbit, true);
+  clv_link_estimate *to = other_name ? &l->hops[(size_t)CLV_MIN(place, other_place) * l->n +
+                                                (size_t)CLV_MAX(place, other_place)]
+                                     : &l->worker_links[place];
+  *to = make_link_estimate(rtt_ms, mbit_per_s, true);
   return CLV_OK;
 }
 
 static clv_code parse_speed(const clv_session_config *c, const char *arg, clv_link_estimates *l,
                             clv_err *err) {
   static const char option_form[] = "NODE=FACTOR, as in w1=8";
-  char name[NAME_LEN];
+  char name[NAME_BYTES];
   const char *at, *end;
-  double factor;
+  double speed_factor;
   int node;
-  CLV_TRY(split_name("--speed", arg, option_form, name, &at, err));
-  CLV_TRY(find_node(c, "--speed", name, true, &node, err));
-  if (!parse_number(at, 1e-3, 1e6, &factor, &end) || *end)
+  CLV_TRY(split_option("--speed", arg, option_form, name, &at, err));
+  CLV_TRY(find_named_place(c, "--speed", name, true, &node, err));
+  if (!parse_number(at, 1e-3, 1e6, &speed_factor, &end) || *end)
     return clv_fail(err, CLV_INVALID,
                     "--speed %.80s: '%.40s' is no factor of 0.001 to 1000000; write it as %s", arg,
                     at, option_form);
-  l->speeds[node < 0 ? l->n : (size_t)node] = factor;
+  l->speeds[node < 0 ? l->n : (size_t)node] = speed_factor;
   return CLV_OK;
 }
 
@@ -142,7 +141,7 @@ static clv_code parse_options(const clv_session_config *c, const clv_run_options
   CLV_TRY(clv_alloc(l->n * l->n, sizeof *l->hops, &l->hops, err));
   CLV_TRY(clv_alloc(l->n + 1, sizeof *l->speeds, &l->speeds, err));
   for (size_t i = 0; i < l->n; i++)
-    l->worker_links[i] = make_link_estimate(DEFAULT_RTT_MS, DEFAULT_MBIT, false);
+    l->worker_links[i] = make_link_estimate(DEFAULT_RTT_MS, DEFAULT_MBIT_PER_S, false);
   for (size_t i = 0; i <= l->n; i++) l->speeds[i] = 1;
   for (size_t i = 0; i < o->n_links; i++) CLV_TRY(parse_link(c, o->links[i], l, err));
   for (size_t i = 0; i < o->n_speeds; i++) CLV_TRY(parse_speed(c, o->speeds[i], l, err));

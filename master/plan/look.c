@@ -17,7 +17,7 @@ static const struct {
   double limit;
   clv_finding finding;
   const char *key; /* key of `privacy` that permits the finding; NULL: the finding needs no key */
-} readers[CLV_LOOK_READERS] = {
+} readers[CLV_LOOK_N_READERS] = {
     [CLV_LOOK_PIXELS] = {"pixels", 0.5, CLV_FINDING_PICTURE, NULL},
     [CLV_LOOK_TOKENS] = {"tokens", 0.2, CLV_FINDING_TOKENS, "tokens_readable"},
     [CLV_LOOK_LABELS] = {"labels", 0.3, CLV_FINDING_LABELS_READABLE, "labels_readable"},
@@ -26,8 +26,8 @@ static const struct {
     [CLV_LOOK_GROUPS] = {"groups", 1, 0, NULL},
 };
 
-const char *clv_look_name(clv_look_reader reader) { return readers[reader].name; }
-double clv_look_limit(clv_look_reader reader) { return readers[reader].limit; }
+const char *clv_look_reader_name(clv_look_reader reader) { return readers[reader].name; }
+double clv_look_figure_limit(clv_look_reader reader) { return readers[reader].limit; }
 
 /* ---- draws of the secret weights ------------------------------------------------------------- */
 
@@ -50,40 +50,44 @@ static clv_code derive_seed(const clv_blueprint *b, const clv_look_options *o, u
 /* Merges the results of one attack over all draws of the secret weights: the largest share that it
  * could read counts. The first draw decides whether the attack could run, because later draws may
  * lack the time. */
-static void merge_result(clv_look_result *all, const clv_look_result *one, bool is_first) {
-  bool have_both_run = one->state == CLV_LOOK_RAN && all->state == CLV_LOOK_RAN;
-  if (is_first || (have_both_run && one->figure > all->figure)) *all = *one;
+static void merge_result(clv_look_result *merged, const clv_look_result *other, bool is_first) {
+  bool have_both_run = other->state == CLV_LOOK_RAN && merged->state == CLV_LOOK_RAN;
+  if (is_first || (have_both_run && other->figure > merged->figure)) *merged = *other;
 }
 
 static void run_draw(const clv_look_draw *r, bool is_first, clv_look *ret) {
-  clv_look_result one[CLV_LOOK_READERS] = {0};
-  clv_look_read_front(r, one);
-  clv_look_read_head(r, &one[CLV_LOOK_LABELS], &one[CLV_LOOK_GROUPS]);
-  for (int k = 0; k < CLV_LOOK_READERS; k++) merge_result(&ret->results[k], &one[k], is_first);
+  clv_look_result draw_results[CLV_LOOK_N_READERS] = {0};
+  clv_look_read_front(r, draw_results);
+  clv_look_read_head(r, &draw_results[CLV_LOOK_LABELS], &draw_results[CLV_LOOK_GROUPS]);
+  for (int k = 0; k < CLV_LOOK_N_READERS; k++)
+    merge_result(&ret->results[k], &draw_results[k], is_first);
 }
 
 clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_look *ret,
                       clv_err *err) {
   CLV_AUTO(clv_look_sample_done) clv_look_sample sample = {0};
-  uint64_t begin = clv_now_ns(), max_ns = (uint64_t)CLV_LOOK_MAX_SECONDS * 1000000000, now = begin;
-  uint32_t n_draws = o->is_preview ? CLV_LOOK_DRAWS : 1;
+  uint64_t begin_ns = clv_now_ns(), max_ns = (uint64_t)CLV_LOOK_MAX_SECONDS * 1000000000,
+           now_ns = begin_ns;
+  uint32_t n_draws = o->is_preview ? CLV_LOOK_PREVIEW_DRAWS : 1;
   *ret = (clv_look){0};
   if (!uses_workers(b)) return CLV_OK;
-  while (ret->draws < n_draws && now - begin <= max_ns / n_draws * (n_draws - ret->draws)) {
+  while (ret->n_draws < n_draws &&
+         now_ns - begin_ns <= max_ns / n_draws * (n_draws - ret->n_draws)) {
     clv_key seed;
-    CLV_TRY(derive_seed(b, o, ret->draws, &seed, err));
-    const clv_look_draw r = {.weights = {b, &seed, o->checkpoint},
-                             .o = o,
-                             .sample = &sample,
-                             .draw_end_ns = now + (begin + max_ns - now) / (n_draws - ret->draws),
-                             .look_end_ns = begin + max_ns};
-    run_draw(&r, ret->draws == 0, ret);
-    ret->draws++;
-    now = clv_now_ns();
+    CLV_TRY(derive_seed(b, o, ret->n_draws, &seed, err));
+    const clv_look_draw r = {
+        .weights = {b, &seed, o->checkpoint},
+        .o = o,
+        .sample = &sample,
+        .draw_end_ns = now_ns + (begin_ns + max_ns - now_ns) / (n_draws - ret->n_draws),
+        .look_end_ns = begin_ns + max_ns};
+    run_draw(&r, ret->n_draws == 0, ret);
+    ret->n_draws++;
+    now_ns = clv_now_ns();
   }
   ret->has_run = true;
-  ret->records = (uint32_t)sample.record_split.n;
-  ret->seconds = (double)(now - begin) * 1e-9;
+  ret->n_records = (uint32_t)sample.record_split.n;
+  ret->duration_s = (double)(now_ns - begin_ns) * 1e-9;
   return CLV_OK;
 }
 
@@ -93,39 +97,40 @@ static bool is_above_limit(const clv_look *look, clv_look_reader k) {
   return look->results[k].state == CLV_LOOK_RAN && look->results[k].figure > readers[k].limit;
 }
 
-static clv_findings findings_of_reader(const clv_look *look, int k) {
+static clv_findings get_reader_findings(const clv_look *look, int k) {
   return look->results[k].findings ? look->results[k].findings : (clv_findings)readers[k].finding;
 }
 
-static clv_findings uncertain_findings(const clv_look *look) {
+static clv_findings find_uncertain_findings(const clv_look *look) {
   clv_findings ret = 0;
-  for (int k = 0; k < CLV_LOOK_READERS; k++)
+  for (int k = 0; k < CLV_LOOK_N_READERS; k++)
     if (is_above_limit(look, (clv_look_reader)k) &&
         look->results[k].figure < CLV_LOOK_CERTAIN_FIGURE)
-      ret |= findings_of_reader(look, k);
+      ret |= get_reader_findings(look, k);
   return ret;
 }
 
 /* True if a worker receives the gradient from which the look tries to read labels. Layers at
  * workers hide nothing, so each worker between this stage and the next stage of the master receives
  * the gradient. */
-static bool worker_gets_gradient(const clv_blueprint *b, uint32_t stage) {
+static bool does_worker_receive_gradient(const clv_blueprint *b, uint32_t stage) {
   uint32_t i = stage;
   while (i < b->n_stages && b->stages[i].worker >= 0) i++;
-  return i > stage && i > clv_look_last_worker_stage(b) && b->stages[stage + 1].input_needs_grad;
+  return i > stage && i > clv_look_find_last_worker_stage(b) &&
+         b->stages[stage + 1].input_needs_grad;
 }
 
 /* Returns the findings of the look for a kind of tensor: for values that the master sends, how
  * records can be read; for gradients from layers behind the last worker, how labels can be read. */
-static clv_findings findings_of_kind(const clv_blueprint *b, const clv_look *look,
-                                     clv_egress_kind kind, uint32_t stage) {
-  bool uses_gradient = kind == CLV_EGRESS_GRADIENT && worker_gets_gradient(b, stage);
+static clv_findings get_kind_findings(const clv_blueprint *b, const clv_look *look,
+                                      clv_egress_kind kind, uint32_t stage) {
+  bool uses_gradient = kind == CLV_EGRESS_GRADIENT && does_worker_receive_gradient(b, stage);
   bool uses_value = kind == CLV_EGRESS_ACTIVATION && b->stages[stage].worker < 0;
   clv_findings ret = 0;
-  for (int k = 0; k < CLV_LOOK_READERS; k++)
+  for (int k = 0; k < CLV_LOOK_N_READERS; k++)
     if ((k == CLV_LOOK_LABELS ? uses_gradient : uses_value) &&
         is_above_limit(look, (clv_look_reader)k))
-      ret |= findings_of_reader(look, k);
+      ret |= get_reader_findings(look, k);
   return ret;
 }
 
@@ -150,20 +155,20 @@ static void add_findings(clv_blueprint *b, const clv_look *look) {
   for (size_t i = 0; i < b->n_egress; i++) {
     clv_egress_row *r = &b->egress[i];
     bool is_output = r->kind == CLV_EGRESS_CACHED && !r->input;
-    clv_findings found = remove_included_findings(
-        b, findings_of_kind(b, look, is_output ? CLV_EGRESS_ACTIVATION : r->kind, r->stage),
+    clv_findings row_findings = remove_included_findings(
+        b, get_kind_findings(b, look, is_output ? CLV_EGRESS_ACTIVATION : r->kind, r->stage),
         r->findings);
-    r->look_findings = found & ~(r->findings & ~r->look_findings);
-    r->findings |= found;
+    r->look_findings = row_findings & ~(r->findings & ~r->look_findings);
+    r->findings |= row_findings;
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     bool is_sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
     clv_stage_plan *s = &b->stages[i];
     clv_findings value_findings =
-        is_sent ? remove_included_findings(b, findings_of_kind(b, look, CLV_EGRESS_ACTIVATION, i),
+        is_sent ? remove_included_findings(b, get_kind_findings(b, look, CLV_EGRESS_ACTIVATION, i),
                                            s->output_findings)
                 : 0;
-    clv_findings gradient_findings = findings_of_kind(b, look, CLV_EGRESS_GRADIENT, i);
+    clv_findings gradient_findings = get_kind_findings(b, look, CLV_EGRESS_GRADIENT, i);
     s->output_look_findings = value_findings & ~(s->output_findings & ~s->output_look_findings);
     s->gradient_look_findings =
         gradient_findings & ~(s->gradient_findings & ~s->gradient_look_findings);
@@ -172,7 +177,7 @@ static void add_findings(clv_blueprint *b, const clv_look *look) {
   }
 }
 
-static const char *key_of_reader(const clv_look *look, int k) {
+static const char *get_permitting_key(const clv_look *look, int k) {
   return look->results[k].findings & CLV_FINDING_TOKENS ? readers[CLV_LOOK_TOKENS].key
                                                         : readers[k].key;
 }
@@ -181,14 +186,14 @@ static clv_code fail_readable_row(const clv_blueprint *b, const clv_egress_row *
                                   clv_findings forbidden_findings, clv_err *err) {
   int k = CLV_LOOK_TOKENS;
   const clv_session_config *c = b->config;
-  while (k + 1 < CLV_LOOK_READERS && !(forbidden_findings & findings_of_reader(&b->look, k) &&
-                                       is_above_limit(&b->look, (clv_look_reader)k)))
+  while (k + 1 < CLV_LOOK_N_READERS && !(forbidden_findings & get_reader_findings(&b->look, k) &&
+                                         is_above_limit(&b->look, (clv_look_reader)k)))
     k++;
-  const clv_look_result *found = &b->look.results[k];
+  const clv_look_result *reader_result = &b->look.results[k];
   clv_config_pos pos = r->kind == CLV_EGRESS_GRADIENT ? c->stages[r->stage].at_pos
                        : r->stage + 1 < b->n_stages   ? c->stages[r->stage + 1].at_pos
                                                       : c->loss.at_pos;
-  bool reads_tokens = found->findings & CLV_FINDING_TOKENS,
+  bool reads_tokens = reader_result->findings & CLV_FINDING_TOKENS,
        can_scale_columns = k == CLV_LOOK_FEATURES && !reads_tokens;
   return clv_session_fail_at(
       c, pos, err,
@@ -196,16 +201,16 @@ static clv_code fail_readable_row(const clv_blueprint *b, const clv_egress_row *
       "from %.0f %% on that needs a key; put more layers %s it at master%s, or set privacy.%s: "
       "true",
       c->workers[r->worker].name, readers[reads_tokens ? CLV_LOOK_TOKENS : k].name, r->name,
-      b->look.records, found->figure * 100, found->method, CLV_LOOK_CERTAIN_FIGURE * 100,
-      k == CLV_LOOK_LABELS ? "behind" : "before",
+      b->look.n_records, reader_result->figure * 100, reader_result->method,
+      CLV_LOOK_CERTAIN_FIGURE * 100, k == CLV_LOOK_LABELS ? "behind" : "before",
       can_scale_columns ? ", or give all columns and factors similar sizes (standardize the data)"
                         : "",
-      key_of_reader(&b->look, k));
+      get_permitting_key(&b->look, k));
 }
 
 void clv_blueprint_add_look(clv_blueprint *b, const clv_look *look) {
   b->look = *look;
-  b->look.uncertain_findings = uncertain_findings(look);
+  b->look.uncertain_findings = find_uncertain_findings(look);
   add_findings(b, look);
 }
 

@@ -13,8 +13,8 @@
 
 /* Limits of a look in bytes: _MEMORY of weights and activations, _VALUES of the sent values that
  * the look keeps to read from. */
-#define CLV_LOOK_MAX_MEMORY ((size_t)4 << 30)
-#define CLV_LOOK_MAX_VALUES ((size_t)256 << 20)
+#define CLV_LOOK_MAX_MEMORY_BYTES ((size_t)4 << 30)
+#define CLV_LOOK_MAX_VALUE_BYTES ((size_t)256 << 20)
 enum { CLV_LOOK_MIN_RECORDS = 8 }; /* fewest records that an attack can learn from */
 
 /* ---- records that the look runs on (look_records.c) ------------------------------------------ */
@@ -34,13 +34,14 @@ void clv_look_sample_done(clv_look_sample *s); /* frees and zeroes */
  * the reason. */
 void clv_look_set_skipped(clv_look_result *ret, const clv_err *why);
 /* Returns the last stage that is at a worker; n_stages: no stage is. */
-uint32_t clv_look_last_worker_stage(const clv_blueprint *b);
+uint32_t clv_look_find_last_worker_stage(const clv_blueprint *b);
 
 /* ---- layers that the look runs (look_part.c) ------------------------------------------------- */
 
-/* Stages first to last as one graph, with weights and a plan. Sequences are never packed. */
+/* Stages first_stage to last_stage as one graph, with weights and a plan. Sequences are never
+ * packed. */
 typedef struct clv_look_part {
-  uint32_t first, last;
+  uint32_t first_stage, last_stage;
   clv_graph *graph;
   clv_params *params;
   char *weights_block; /* values of `params` */
@@ -59,17 +60,17 @@ typedef struct clv_look_weights {
   const clv_checkpoint *checkpoint; /* checkpoint with the weights; NULL: the initial weights */
 } clv_look_weights;
 
-/* Makes the graph and the weights of stages `first` to `last`. CLV_UNIMPLEMENTED and CLV_EXHAUSTED
- * do not mean that the session is wrong, but that the look cannot run these stages; the message
- * says why. */
-clv_code clv_look_part_new(const clv_look_weights *w, uint32_t first, uint32_t last,
+/* Makes the graph and the weights of stages `first_stage` to `last_stage`. CLV_UNIMPLEMENTED and
+ * CLV_EXHAUSTED do not mean that the session is wrong, but that the look cannot run these stages;
+ * the message says why. */
+clv_code clv_look_part_new(const clv_look_weights *w, uint32_t first_stage, uint32_t last_stage,
                            clv_look_part *ret, clv_err *err) CLV_USE_RESULT;
 /* Makes tied parameters read the parameters of their owners, which other parts have. */
-clv_code clv_look_parts_tie(clv_look_part *parts, size_t n, clv_err *err) CLV_USE_RESULT;
+clv_code clv_look_parts_connect_ties(clv_look_part *parts, size_t n, clv_err *err) CLV_USE_RESULT;
 /* Returns an estimate of the multiply-adds that one record takes. */
 double clv_look_part_mac_count(const clv_look_part *p);
-/* Makes the execution plan of the part, for batches of `batch` records. */
-clv_code clv_look_part_plan(clv_look_part *p, int64_t batch, clv_err *err) CLV_USE_RESULT;
+/* Makes the execution plan of the part, for batches of `batch_size` records. */
+clv_code clv_look_part_make_plan(clv_look_part *p, int64_t batch_size, clv_err *err) CLV_USE_RESULT;
 /* Runs a batch. in: the inputs in the order of the graph. The output is then in p->output. */
 clv_code clv_look_part_forward(clv_look_part *p, const void *const *in, const clv_rng_key *key,
                                clv_err *err) CLV_USE_RESULT;
@@ -81,8 +82,8 @@ void clv_look_part_done(clv_look_part *p); /* frees and zeroes */
 
 /* Returns the number of inputs of the part's graph. ret[k]: number of the model input that input k
  * of the graph is; -1: input k is the value that crosses the cut. */
-uint32_t clv_look_part_inputs(const clv_blueprint *b, const clv_look_part *p,
-                              int ret[CLV_MAX_INPUTS]);
+uint32_t clv_look_part_list_inputs(const clv_blueprint *b, const clv_look_part *p,
+                                   int ret[CLV_MAX_INPUTS]);
 
 /* ---- attacks that read from the sent tensors ------------------------------------------------- */
 
@@ -105,7 +106,7 @@ clv_code clv_look_choose_records(const clv_look_draw *r, size_t max_records,
 
 /* Run the attacks with one draw of the secret weights and set their results. If an attack cannot
  * run, its result has the reason. */
-void clv_look_read_front(const clv_look_draw *r, clv_look_result results[CLV_LOOK_READERS]);
+void clv_look_read_front(const clv_look_draw *r, clv_look_result results[CLV_LOOK_N_READERS]);
 void clv_look_read_head(const clv_look_draw *r, clv_look_result *labels, clv_look_result *groups);
 
 #endif

@@ -7,32 +7,35 @@
 
 #include "master/plan/plan_int.h"
 
-/* Appends the limits that a figure (the share that an attack has read) exceeds. max_read: the
- * largest figure that the host's policy permits for this attack; 1: the policy sets no limit. */
-static void append_limit(double figure, double limit, double max_read, clv_bytes *out) {
+/* Appends the limits that a figure (the share that an attack has read) exceeds.
+ * max_permitted_figure: the largest figure that the host's policy permits for this attack; 1: the
+ * policy sets no limit. */
+static void append_limit(double figure, double limit, double max_permitted_figure, clv_bytes *out) {
   if (figure > limit) clv_bytes_printf(out, ", above %.1f", limit);
-  if (max_read < 1) clv_bytes_printf(out, ", the policy's limit is %g", max_read);
+  if (max_permitted_figure < 1)
+    clv_bytes_printf(out, ", the policy's limit is %g", max_permitted_figure);
 }
 
 /* Share of readable groups of equal labels, above which the text explains what that means. */
-static const double MIN_EXPLAINED_GROUPS = 0.5;
+static const double MIN_EXPLAINED_GROUPS_FIGURE = 0.5;
 
-static const char *const states[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicable",
-                                     [CLV_LOOK_RAN] = "looked at",
-                                     [CLV_LOOK_COULD_NOT_RUN] = "not looked at"};
+static const char *const state_texts[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicable",
+                                          [CLV_LOOK_RAN] = "looked at",
+                                          [CLV_LOOK_COULD_NOT_RUN] = "not looked at"};
 
-void clv_look_result_text(const clv_look_result *r, char ret[CLV_LOOK_RESULT_TEXT]) {
+void clv_look_format_result(const clv_look_result *r, char ret[CLV_LOOK_RESULT_TEXT_BYTES]) {
   if (r->state == CLV_LOOK_RAN)
-    snprintf(ret, CLV_LOOK_RESULT_TEXT, "%.2f", r->figure);
+    snprintf(ret, CLV_LOOK_RESULT_TEXT_BYTES, "%.2f", r->figure);
   else
-    snprintf(ret, CLV_LOOK_RESULT_TEXT, "%s", states[r->state]);
+    snprintf(ret, CLV_LOOK_RESULT_TEXT_BYTES, "%s", state_texts[r->state]);
 }
 
-void clv_look_summary(const clv_look *look, clv_bytes *out) {
-  char words[CLV_LOOK_RESULT_TEXT];
-  for (int k = 0; k < CLV_LOOK_READERS; k++) {
-    clv_look_result_text(&look->results[k], words);
-    clv_bytes_printf(out, "%s%s %s", k ? ", " : "", clv_look_name((clv_look_reader)k), words);
+void clv_look_append_summary(const clv_look *look, clv_bytes *out) {
+  char result_text[CLV_LOOK_RESULT_TEXT_BYTES];
+  for (int k = 0; k < CLV_LOOK_N_READERS; k++) {
+    clv_look_format_result(&look->results[k], result_text);
+    clv_bytes_printf(out, "%s%s %s", k ? ", " : "", clv_look_reader_name((clv_look_reader)k),
+                     result_text);
   }
 }
 
@@ -41,30 +44,31 @@ void clv_look_summary(const clv_look *look, clv_bytes *out) {
 static void append_result(const clv_look *look, clv_look_reader k, const clv_policy *p,
                           clv_bytes *out) {
   const clv_look_result *r = &look->results[k];
-  char words[CLV_LOOK_RESULT_TEXT];
-  clv_look_result_text(r, words);
-  clv_bytes_printf(out, "%s%s %s", k == CLV_LOOK_GROUPS ? "label " : "", clv_look_name(k), words);
+  char result_text[CLV_LOOK_RESULT_TEXT_BYTES];
+  clv_look_format_result(r, result_text);
+  clv_bytes_printf(out, "%s%s %s", k == CLV_LOOK_GROUPS ? "label " : "", clv_look_reader_name(k),
+                   result_text);
   if (r->state != CLV_LOOK_RAN) {
     clv_bytes_printf(out, " (%s)", r->reason);
     return;
   }
   if (*r->method) clv_bytes_printf(out, " by %s", r->method);
-  if (k == CLV_LOOK_GROUPS && r->figure > MIN_EXPLAINED_GROUPS)
+  if (k == CLV_LOOK_GROUPS && r->figure > MIN_EXPLAINED_GROUPS_FIGURE)
     clv_bytes_puts(out,
                    ": which records share a label can be read; one known label per class names "
                    "them");
-  append_limit(r->figure, clv_look_limit(k), clv_policy_max_read(p, k), out);
+  append_limit(r->figure, clv_look_figure_limit(k), clv_policy_max_read_share(p, k), out);
 }
 
 /* Appends a line for each way in which the loss lets the norm of a gradient show labels: class
  * weights (loss.weight), and an ignored label (loss.ignore_index) or positions without a label. */
 static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
   const clv_graph *g = b->stages[b->n_stages].graph;
-  const clv_node *loss = &g->nodes[g->output_node];
+  const clv_node *loss_node = &g->nodes[g->output_node];
   bool has_ignored_label = clv_loss_row_of(b->config->loss.kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX;
-  long long ignored_label = loss->attrs.ignore_index;
+  long long ignored_label = loss_node->attrs.ignore_index;
   if (b->look.results[CLV_LOOK_LABELS].state == CLV_LOOK_NOTHING_TO_READ) return;
-  if (loss->attrs.class_weights.n)
+  if (loss_node->attrs.class_weights.n)
     clv_bytes_puts(out,
                    "labels: loss.weight makes gradients of some classes longer than others, so "
                    "that lengths name classes, and zeros those of weight 0\n");
@@ -82,11 +86,12 @@ static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
 void clv_look_describe(const clv_blueprint *b, clv_bytes *out) {
   const clv_look *look = &b->look;
   if (!look->has_run) return;
-  clv_bytes_printf(out, "read from what leaves (%u record%s, ", look->records,
-                   CLV_S(look->records));
-  if (look->draws > 1) clv_bytes_printf(out, "the worst of %u draws of the secrets, ", look->draws);
-  clv_bytes_printf(out, "%.1f s): ", look->seconds);
-  for (int k = 0; k < CLV_LOOK_READERS; k++) {
+  clv_bytes_printf(out, "read from what leaves (%u record%s, ", look->n_records,
+                   CLV_S(look->n_records));
+  if (look->n_draws > 1)
+    clv_bytes_printf(out, "the worst of %u draws of the secrets, ", look->n_draws);
+  clv_bytes_printf(out, "%.1f s): ", look->duration_s);
+  for (int k = 0; k < CLV_LOOK_N_READERS; k++) {
     clv_bytes_puts(out, k ? "; " : "");
     append_result(look, (clv_look_reader)k, b->policy, out);
   }
@@ -96,10 +101,11 @@ void clv_look_describe(const clv_blueprint *b, clv_bytes *out) {
 
 static void append_json_result(const clv_look *look, clv_look_reader k, clv_bytes *out) {
   const clv_look_result *r = &look->results[k];
-  clv_bytes_printf(out, ",\"%s\":{\"state\":\"%s\"", clv_look_name(k), states[r->state]);
+  clv_bytes_printf(out, ",\"%s\":{\"state\":\"%s\"", clv_look_reader_name(k),
+                   state_texts[r->state]);
   if (r->state == CLV_LOOK_RAN)
     clv_bytes_printf(out, ",\"read\":%.4f,\"limit\":%.2f,\"by\":\"%s\"}", r->figure,
-                     clv_look_limit(k), r->method);
+                     clv_look_figure_limit(k), r->method);
   else {
     clv_bytes_puts(out, ",\"why\":");
     clv_bytes_add_json(out, r->reason);
@@ -114,8 +120,8 @@ void clv_look_describe_json(const clv_blueprint *b, clv_bytes *out) {
     clv_bytes_puts(out, "null");
     return;
   }
-  clv_bytes_printf(out, "{\"records\":%u,\"draws\":%u,\"seconds\":%.3f", look->records, look->draws,
-                   look->seconds);
-  for (int k = 0; k < CLV_LOOK_READERS; k++) append_json_result(look, (clv_look_reader)k, out);
+  clv_bytes_printf(out, "{\"records\":%u,\"draws\":%u,\"seconds\":%.3f", look->n_records,
+                   look->n_draws, look->duration_s);
+  for (int k = 0; k < CLV_LOOK_N_READERS; k++) append_json_result(look, (clv_look_reader)k, out);
   clv_bytes_puts(out, "}");
 }

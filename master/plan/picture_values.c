@@ -24,12 +24,13 @@ static void append_channels(const clv_hf_channels *c, clv_bytes *out) {
 }
 
 void clv_pictures_describe(const clv_session_config *c, clv_bytes *out) {
-  const clv_json_keys ignored = {(const char *const *)c->model.ignore_keys.items,
-                                 c->model.ignore_keys.n};
+  const clv_json_keys ignored_keys = {(const char *const *)c->model.ignore_keys.items,
+                                      c->model.ignore_keys.n};
   clv_hf_pictures p;
   clv_err unused_err;
   if (clv_model_hf_family(c) != CLV_HF_VIT ||
-      clv_hf_pictures_read(c->model.hf, &ignored, &p, &unused_err) != CLV_OK || !p.is_normalized)
+      clv_hf_pictures_read(c->model.hf, &ignored_keys, &p, &unused_err) != CLV_OK ||
+      !p.is_normalized)
     return;
   bool is_same_factor = c->data.scale == 0 || fabs(c->data.scale - p.factor) <= 1e-4 * p.factor;
   if (is_same_factor && has_same_channels(&p.mean, &c->data.mean) &&

@@ -13,32 +13,33 @@
 enum { CHUNK_VALUES = 65536 }; /* number of values to read at once */
 
 /* File or folder from which the values of a parameter are read. */
-typedef struct source {
+typedef struct weights_source {
   const clv_weights_file *file;
   const clv_weights_entry *entry;
   const clv_stage_folder *folder;
   size_t at; /* index of the parameter in the lists `wanted` and `folder_index` of `folder` */
-} source;
+} weights_source;
 
-static clv_code read_values(const source *s, uint64_t first, float *dst, size_t n, clv_err *err) {
+static clv_code read_values(const weights_source *s, uint64_t first, float *dst, size_t n,
+                            clv_err *err) {
   if (s->file)
     return clv_weights_read_range_as(s->file, s->entry, CLV_F32, (size_t)first, dst, n, err);
-  return clv_weights_folder_read_tensor_range(s->folder->folder, s->folder->folder_index[s->at],
-                                              &s->folder->wanted[s->at], (size_t)first, n, dst,
-                                              err);
+  return clv_weights_folder_read_tensor_range(s->folder->folder, s->folder->folder_indexes[s->at],
+                                              &s->folder->wanted_tensors[s->at], (size_t)first, n,
+                                              dst, err);
 }
 
 /* Finds why the weights hide nothing. *ret_why: the reason; NULL: they hide. */
-static clv_code find_why_not_hiding(const source *s, const clv_param *p, const char **ret_why,
-                                    clv_err *err) {
+static clv_code find_why_not_hiding(const weights_source *s, const clv_param *p,
+                                    const char **ret_why, clv_err *err) {
   CLV_AUTO(clv_freep) float *chunk = NULL;
   CLV_AUTO(clv_plain_values_done) clv_plain_values values = {0};
   CLV_TRY(clv_alloc(CHUNK_VALUES, sizeof *chunk, &chunk, err));
   CLV_TRY(clv_plain_values_begin(&values, &p->shape, err));
   for (uint64_t first = 0; first < values.n_values; first += CHUNK_VALUES) {
-    size_t part = (size_t)CLV_MIN(values.n_values - first, (uint64_t)CHUNK_VALUES);
-    CLV_TRY(read_values(s, first, chunk, part, err));
-    clv_plain_values_add(&values, chunk, part);
+    size_t n_chunk_values = (size_t)CLV_MIN(values.n_values - first, (uint64_t)CHUNK_VALUES);
+    CLV_TRY(read_values(s, first, chunk, n_chunk_values, err));
+    clv_plain_values_add(&values, chunk, n_chunk_values);
   }
   *ret_why = clv_plain_values_reason(&values);
   return CLV_OK;
@@ -47,16 +48,16 @@ static clv_code find_why_not_hiding(const source *s, const clv_param *p, const c
 /* Marks the layer of a parameter as known to workers, so that it hides nothing, if the op of the
  * layer mixes its inputs by weights, but the values of the parameter do not mix them. */
 static clv_code note_if_not_hiding(clv_blueprint *b, uint32_t stage, const clv_param *p,
-                                   const source *s, clv_err *err) {
+                                   const weights_source *s, clv_err *err) {
   const char *name = b->stages[stage].graph->nodes[p->node].name;
-  const char *why;
+  const char *why_not_hiding;
   if (p->shape.rank < 2 || p->dtype != CLV_F32) return CLV_OK;
   for (int k = 0; k < b->full_graph->n_nodes; k++) {
     const clv_op_def *def = clv_op_def_of(b->full_graph->nodes[k].op);
     if (b->known_reasons[k] || !def || def->mixing == CLV_MIXES_NOTHING) continue;
     if (strcmp(b->full_graph->nodes[k].name, name) != 0) continue;
-    CLV_TRY(find_why_not_hiding(s, p, &why, err));
-    return why ? clv_strdup(why, &b->known_reasons[k], err) : CLV_OK;
+    CLV_TRY(find_why_not_hiding(s, p, &why_not_hiding, err));
+    return why_not_hiding ? clv_strdup(why_not_hiding, &b->known_reasons[k], err) : CLV_OK;
   }
   return CLV_OK;
 }
@@ -68,12 +69,12 @@ static clv_code check_stage_file(clv_blueprint *b, uint32_t stage, clv_err *err)
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   const clv_params *params = b->stages[stage].params;
-  clv_err ignored;
-  if (clv_stage_file_open(b, stage, &f, &found, &notes, &ignored) != CLV_OK) return CLV_OK;
+  clv_err ignored_err;
+  if (clv_stage_file_open(b, stage, &f, &found, &notes, &ignored_err) != CLV_OK) return CLV_OK;
   for (int i = 0; i < params->n; i++)
     if (found[i])
       CLV_TRY(note_if_not_hiding(b, stage, &params->list[i],
-                                 &(source){.file = f, .entry = found[i]}, err));
+                                 &(weights_source){.file = f, .entry = found[i]}, err));
   return CLV_OK;
 }
 
@@ -83,9 +84,9 @@ static clv_code check_stage_folder(clv_blueprint *b, uint32_t stage, clv_err *er
   clv_err ignored;
   if (clv_stage_folder_open(b, stage, &f, &notes, &ignored) != CLV_OK) return CLV_OK;
   for (size_t i = 0; i < f.n; i++) {
-    const clv_param *p = clv_params_find(b->stages[stage].params, f.wanted[i].name);
-    if (p && f.folder_index[i] != CLV_WEIGHTS_NONE)
-      CLV_TRY(note_if_not_hiding(b, stage, p, &(source){.folder = &f, .at = i}, err));
+    const clv_param *p = clv_params_find(b->stages[stage].params, f.wanted_tensors[i].name);
+    if (p && f.folder_indexes[i] != CLV_WEIGHTS_NONE)
+      CLV_TRY(note_if_not_hiding(b, stage, p, &(weights_source){.folder = &f, .at = i}, err));
   }
   return CLV_OK;
 }

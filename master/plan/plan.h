@@ -31,8 +31,8 @@ enum { CLV_WEIGHTS_TRAINED = 1, CLV_WEIGHTS_EMA };
 
 typedef struct clv_run_options {
   uint64_t max_steps; /* stop after this many steps in all; 0: the session's number of steps */
-  bool resume, fresh, accept_egress, accept_data, json;
-  bool log_json;                   /* print progress as JSON as well */
+  bool resume, fresh, accept_egress, accept_data, json; /* true: the option was given */
+  bool log_json;                                        /* print progress as JSON as well */
   const _Atomic(int) *interrupted; /* set by a signal handler; the run then finishes its step and
                                     * writes a checkpoint */
   const char *out;        /* predict: output file; plan: file of the schedule's instructions */
@@ -66,8 +66,8 @@ typedef struct clv_run_options {
 /* Most stages of a session. Each stage is a module of libcleave, and so are the loss and the loss
  * that the master computes in evaluations; a session has at most 255 modules. */
 enum { CLV_MAX_STAGES = 253 };
-enum { CLV_EVAL_WINDOW = 4 };        /* batches in flight in an evaluation */
-enum { CLV_STAGE_DEVICE_NAME = 32 }; /* bytes of a device's name with its final NUL */
+enum { CLV_EVAL_WINDOW = 4 };              /* batches in flight in an evaluation */
+enum { CLV_STAGE_DEVICE_NAME_BYTES = 32 }; /* bytes of a device's name with its final NUL */
 
 /* Readers of the look (look.c). Each is an attack that tries to read one thing, such as the labels,
  * from the tensors that leave. */
@@ -76,8 +76,8 @@ typedef enum clv_look_reader {
   CLV_LOOK_TOKENS,
   CLV_LOOK_LABELS,
   CLV_LOOK_FEATURES,
-  CLV_LOOK_GROUPS, /* which records have the same label */
-  CLV_LOOK_READERS /* number of attacks */
+  CLV_LOOK_GROUPS,   /* which records have the same label */
+  CLV_LOOK_N_READERS /* number of attacks */
 } clv_look_reader;
 
 typedef enum clv_look_state {
@@ -88,7 +88,7 @@ typedef enum clv_look_state {
 
 enum {
   CLV_LOOK_MAX_RECORDS = 64,
-  CLV_LOOK_DRAWS = 3, /* draws of the initial weights in a preview (`plan`, `check`) */
+  CLV_LOOK_PREVIEW_DRAWS = 3, /* draws of the initial weights in a preview (`plan`, `check`) */
   CLV_LOOK_MAX_SECONDS = 10,
   CLV_LOOK_REASON_BYTES = 200 /* bytes of a reason with its final NUL */
 };
@@ -112,21 +112,20 @@ typedef struct clv_look_result {
 typedef struct clv_look {
   /* false: the look, the measurement before the run, has not run, or no tensor is sent */
   bool has_run;
-  uint32_t records, draws;
-  double seconds;
-  clv_look_result results[CLV_LOOK_READERS];
+  uint32_t n_records, n_draws;
+  double duration_s;
+  clv_look_result results[CLV_LOOK_N_READERS];
   /* clv_findings of the attacks whose figure, the share that they read, is above their limit
-   * (clv_look_limit) and below CLV_LOOK_CERTAIN_FIGURE. `plan` prints these findings and a policy
-   * may forbid them, but they need no key of `privacy`, unless the analysis of the graph has found
-   * them too. clv_blueprint_add_look sets them. */
+   * (clv_look_figure_limit) and below CLV_LOOK_CERTAIN_FIGURE. `plan` prints these findings and a
+   * policy may forbid them, but they need no key of `privacy`, unless the analysis of the graph has
+   * found them too. clv_blueprint_add_look sets them. */
   unsigned uncertain_findings;
 } clv_look;
 
-/* Element (single number) of a value that depends on the fewest positions of a record. n_positions:
- * number of these positions; n_record_positions: number of all positions of the record; 0: there is
- * no such element. */
+/* Element (single number) of a value that depends on the fewest positions of a record. */
 typedef struct clv_narrowest_element {
-  int64_t n_positions, n_record_positions;
+  int64_t n_source_positions; /* number of positions of the record that the element depends on */
+  int64_t n_total_positions;  /* number of all positions of the record; 0: no such element */
 } clv_narrowest_element;
 
 /* Plan of one stage of a blueprint, or of the loss. */
@@ -163,8 +162,8 @@ typedef struct clv_stage_plan {
   uint32_t n_front_layers;
   /* secret learning layers from the stage's output to the loss, on the path with the fewest */
   uint32_t n_head_layers;
-  char device[CLV_STAGE_DEVICE_NAME]; /* device that the stage's node has reported; "": it was not
-                                       * asked */
+  /* device that the stage's node has reported; "": it was not asked */
+  char device[CLV_STAGE_DEVICE_NAME_BYTES];
   /* peft folder from which the stage loads adapters: its own lora.from, or another stage's, if that
    * folder has a module of this stage; NULL: none */
   const char *adapter_folder;
@@ -183,8 +182,8 @@ typedef struct clv_label_order {
 /* A layer that was at another place, the master or a worker, when a checkpoint was written. */
 typedef struct clv_moved_layer {
   char name[CLV_NAME_MAX];
-  uint32_t layer, stage; /* number of the layer; stage of the session that has it */
-  const char *from, *to; /* "master" or the name of a worker */
+  uint32_t layer, stage;             /* number of the layer; stage of the session that has it */
+  const char *old_place, *new_place; /* "master" or the name of a worker */
   /* the layer moves to a worker from the master, or from an unknown place, so the policy of the
    * host or privacy.release of the session must permit that */
   bool needs_release;
@@ -228,7 +227,7 @@ typedef struct clv_blueprint {
   const clv_sha256 *run_secret;
   clv_label_order label_order;
   clv_look look;
-  clv_moved_layers moved; /* layers that a resumed run moves; n 0: none, or not looked for */
+  clv_moved_layers moved_layers; /* layers that a resumed run moves; n 0: none, or not looked for */
 } clv_blueprint;
 
 /* Makes the blueprint of a session. inputs: of one record, N = 1. An error names the line of the
@@ -248,12 +247,12 @@ clv_node clv_blueprint_labels_node(const clv_blueprint *b);
 /* Labels of records with several targets, arranged as inputs of the graph of the loss, in the order
  * of clv_target_make_loss_graph's comment. */
 typedef struct clv_target_inputs {
-  void *memory; /* owned; the inputs are parts of it */
-  uint32_t n;   /* number of inputs, without the predictions */
+  void *block; /* owned; the inputs are parts of it */
+  uint32_t n;  /* number of inputs, without the predictions */
   /* number of targets without classes. Unless 0, data[0] has their labels, [n_records][n_numbers]
    * f32. Each other input has the classes of one target, [n_records] i64 */
   size_t n_numbers;
-  const void *data[CLV_MAX_INPUTS]; /* [n] */
+  const void *inputs[CLV_MAX_INPUTS]; /* [n] */
 } clv_target_inputs;
 /* Converts the labels y of a batch, [n_records][n_targets], to inputs of the loss. Free *ret with
  * clv_target_inputs_done. */
@@ -297,7 +296,7 @@ bool clv_blueprint_is_row_in_use(const clv_blueprint *b, const clv_egress_row *r
 /* Appends the egress table as text that does not change between releases. A resumed run compares it
  * with the table that the run began with. The text omits what the look (clv_look_run) has measured,
  * because that changes while weights learn. */
-void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
+void clv_blueprint_append_egress_text(const clv_blueprint *b, clv_bytes *out);
 
 /* ---- the policy of the host (policy_check.c) ------------------------------------------------- */
 
@@ -317,7 +316,7 @@ typedef enum clv_command_kind {
 } clv_command_kind;
 
 typedef struct clv_run_data clv_run_data;
-clv_planned_sends clv_planned_sends_of(const clv_run_data *d, clv_command_kind command);
+clv_planned_sends clv_planned_sends_make(const clv_run_data *d, clv_command_kind command_kind);
 
 /* Checks every row, every worker and the bytes of an epoch against b->policy. CLV_INVALID: the
  * policy forbids something; the message names it and the line of the policy. */
@@ -332,22 +331,23 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
 
 /* ---- several runs over the same records (repeats.c) ------------------------------------------ */
 
-typedef struct clv_repeats {
+typedef struct clv_repeated_runs {
   uint64_t n_runs;
   uint64_t epoch_bytes; /* bytes of an epoch of all runs together; 0: nothing leaves the master */
-  bool has_same_start;  /* the session has train.seed, so all runs begin with the same weights */
-} clv_repeats;
+  /* the session has train.seed, so all runs begin with the same weights */
+  bool has_same_initial_weights;
+} clv_repeated_runs;
 /* Appends how often a record leaves in these runs, and their bytes: a line of text or of JSON. */
-void clv_repeats_describe(const clv_repeats *r, bool json, clv_bytes *out);
+void clv_repeated_runs_describe(const clv_repeated_runs *r, bool json, clv_bytes *out);
 
 /* ---- checkpoints that stay at workers (checkpoint_bytes.c) ----------------------------------- */
 
 /* Returns the number of checkpoints that are at workers at one moment: checkpoint.keep, the best
  * one, and the one that is being written. */
-uint64_t clv_blueprint_kept_copies(const clv_blueprint *b);
+uint64_t clv_blueprint_kept_checkpoint_count(const clv_blueprint *b);
 /* Returns an upper limit of the bytes that the checkpoints kept at a worker take there, for its
  * allow[].state_bytes. 0: no stage of the worker keeps checkpoints there. */
-uint64_t clv_blueprint_kept_bytes(const clv_blueprint *b, int worker);
+uint64_t clv_blueprint_max_kept_bytes(const clv_blueprint *b, int worker);
 /* Appends decay and bytes of the averages of the weights (train.ema), as a line or as a member
  * `,"ema":{...}` of a JSON object. Appends nothing if the run keeps no averages. */
 void clv_ema_describe(const clv_blueprint *b, bool json, clv_bytes *out);
@@ -362,12 +362,12 @@ void clv_kept_bytes_describe(const clv_blueprint *b, bool json, clv_bytes *out);
  * is CLV_WEIGHTS_EMA. CLV_INVALID: the run kept no averages. */
 clv_code clv_checkpoint_choose_weights(clv_checkpoint *c, int weights, clv_err *err) CLV_USE_RESULT;
 /* Parses the session with which a checkpoint was written. */
-clv_code clv_checkpoint_session(const clv_checkpoint *c, clv_session_config **ret,
-                                clv_err *err) CLV_USE_RESULT;
+clv_code clv_checkpoint_parse_session(const clv_checkpoint *c, clv_session_config **ret,
+                                      clv_err *err) CLV_USE_RESULT;
 /* Finds the stage of the checkpoint that has each parameter: *ret_stages [p->n], which the caller
  * frees. CLV_CHECKPOINT_NO_STAGE: the checkpoint lacks the parameter. */
-clv_code clv_params_find_in_checkpoint(const clv_params *p, const clv_checkpoint *c,
-                                       uint32_t **ret_stages, clv_err *err) CLV_USE_RESULT;
+clv_code clv_params_find_checkpoint_stages(const clv_params *p, const clv_checkpoint *c,
+                                           uint32_t **ret_stages, clv_err *err) CLV_USE_RESULT;
 
 /* *ret: true if each stage of the session has its weights in the file of the stage with that index.
  * False: the checkpoint has another number of stages, a layer has changed its stage, or fixed
@@ -410,10 +410,10 @@ void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out
 
 /* Return the name under which the ledger has weights. _key: of weights drawn from the key of node
  * k's layer, in the graph of a stage or of the full model. _param: of a parameter in a run. */
-clv_code clv_ledger_name_of_key(const clv_session_config *c, const clv_graph *g, int k,
-                                clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_ledger_name_of_param(const clv_sha256 *run_secret, const char *name, clv_sha256 *ret,
-                                  clv_err *err) CLV_USE_RESULT;
+clv_code clv_ledger_hash_graph_node(const clv_session_config *c, const clv_graph *g, int k,
+                                    clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_ledger_hash_param_name(const clv_sha256 *run_secret, const char *name, clv_sha256 *ret,
+                                    clv_err *err) CLV_USE_RESULT;
 
 /* ---- the records of a session ---------------------------------------------------------------- */
 
@@ -433,11 +433,11 @@ struct clv_run_data {
 clv_code clv_run_data_derive_seed(const clv_session_config *config, uint64_t *ret,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* Opens the data sets of the session. need_train: open data.train even if data.test exists. The
+/* Opens the data sets of the session. needs_train: open data.train even if data.test exists. The
  * caller zeroes *ret, but may set ret->notifier, and ret->learnt from an earlier run: tables are
  * then encoded by it, otherwise by what clv_dataset_learn learns from the training records.
  * CLV_DATA_LOSS: a table has neither. */
-clv_code clv_run_data_open(const clv_session_config *config, bool need_train, clv_run_data *ret,
+clv_code clv_run_data_open(const clv_session_config *config, bool needs_train, clv_run_data *ret,
                            clv_err *err) CLV_USE_RESULT;
 /* Opens data.test without its labels, and no other set. `ret` as in clv_run_data_open. */
 clv_code clv_run_data_open_inputs(const clv_session_config *config, clv_run_data *ret,
@@ -476,7 +476,7 @@ void clv_indexes_describe(const clv_dataset *ds, clv_bytes *out);
 /* Number of sizes that a packed micro-batch can have. The rows of a micro-batch are padded to the
  * next size, so that a node makes few plans; otherwise nearly every micro-batch would need its own
  * plan and memory. On average the padding is half of a 32nd of the full size. */
-enum { CLV_PACKED_SIZES = 32 };
+enum { CLV_N_PACKED_SIZES = 32 };
 /* Computes b->label_order from the labels of the training records (label_order.c). */
 clv_code clv_run_data_find_label_order(const clv_run_data *d, clv_blueprint *b,
                                        clv_err *err) CLV_USE_RESULT;
@@ -500,8 +500,8 @@ typedef struct clv_look_options {
   const clv_subset *rows; /* records of `dataset` to choose from */
   /* checkpoint with the weights that the look runs with; NULL: the initial weights */
   const clv_checkpoint *checkpoint;
-  /* run the look CLV_LOOK_DRAWS times with initial weights from other seeds; false: once, with the
-   * session's seed */
+  /* run the look CLV_LOOK_PREVIEW_DRAWS times with initial weights from other seeds; false: once,
+   * with the session's seed */
   bool is_preview;
   bool only_evaluates; /* the command only evaluates, so it sends no gradients */
 } clv_look_options;
@@ -519,34 +519,34 @@ void clv_blueprint_add_look(clv_blueprint *b, const clv_look *look);
 
 /* Return the name of an attack, such as "pixels", and the limit above which its figure, the share
  * that it has read, is a finding. */
-const char *clv_look_name(clv_look_reader reader);
-double clv_look_limit(clv_look_reader reader);
+const char *clv_look_reader_name(clv_look_reader reader);
+double clv_look_figure_limit(clv_look_reader reader);
 /* Append the results of b->look, the measurement of what sent tensors show: as lines, or as a comma
  * and JSON's member "look". */
 void clv_look_describe(const clv_blueprint *b, clv_bytes *out);
 void clv_look_describe_json(const clv_blueprint *b, clv_bytes *out);
 /* Write the result of one attack ("0.82", "not applicable" or "not looked at"), and the results of
  * all attacks in one line. */
-enum { CLV_LOOK_RESULT_TEXT = 16 };
-void clv_look_result_text(const clv_look_result *r, char ret[CLV_LOOK_RESULT_TEXT]);
-void clv_look_summary(const clv_look *look, clv_bytes *out);
+enum { CLV_LOOK_RESULT_TEXT_BYTES = 16 };
+void clv_look_format_result(const clv_look_result *r, char ret[CLV_LOOK_RESULT_TEXT_BYTES]);
+void clv_look_append_summary(const clv_look *look, clv_bytes *out);
 
 /* ---- schedules of micro-batches -------------------------------------------------------------- */
 
 /* Positions of the parts of a call in the execution order of its node, from 1 on; 0: the call has
  * no such part. */
 typedef struct clv_call_positions {
-  uint32_t forward, backward, weight;
+  uint32_t forward_position, backward_position, weight_grad_position;
   bool uses_old_weights; /* backward uses the version of the weights that the forward has used */
 } clv_call_positions;
 
-/* Schedule of n_micro micro-batches in n_steps optimiser steps. n_steps is 1 unless the schedule is
- * asynchronous. */
+/* Schedule of n_micro_batches micro-batches in n_steps optimiser steps. n_steps is 1 unless the
+ * schedule is asynchronous. */
 typedef struct clv_placed_schedule {
   clv_sched *sched;
   clv_sched_report report;
-  uint32_t n_micro, n_steps, window;
-  clv_call_positions *positions; /* [stages and loss][n_micro] positions of each call */
+  uint32_t n_micro_batches, n_steps, window;
+  clv_call_positions *positions; /* [stages and loss][n_micro_batches] positions of each call */
   uint32_t *step_positions;      /* [stages][n_steps] position of the optimiser step of a stage; 0:
                                   * the stage takes none */
 } clv_placed_schedule;
@@ -561,13 +561,13 @@ void clv_placed_schedule_freep(clv_placed_schedule **l);
 
 /* Returns the number of ranks (nodes that compute). Fills `shape`, except n_micro and n_accumulate,
  * and names[rank] with the name of each rank's node. */
-uint32_t clv_pipeline_find_ranks(const clv_blueprint *b, clv_sched_shape *shape,
+uint32_t clv_pipeline_list_ranks(const clv_blueprint *b, clv_sched_shape *shape,
                                  const char *names[CLV_SCHED_RANKS]);
 void clv_pipeline_default_costs(const clv_blueprint *b, clv_sched_costs *ret);
 /* number of optimiser steps of a round */
-uint32_t clv_pipeline_steps_in_round(const clv_session_config *c);
+uint32_t clv_pipeline_steps_per_round(const clv_session_config *c);
 /* window (micro-batches in flight) before anything is measured; 0: the schedule chooses */
-uint32_t clv_pipeline_first_window(const clv_session_config *c);
+uint32_t clv_pipeline_initial_window(const clv_session_config *c);
 /* Checks before the run connects that a schedule for full rounds is possible. */
 clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
@@ -575,9 +575,9 @@ clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT
 
 /* Finds all tensors of the stage in a weights file. *ret: [params->n] entries; the caller frees the
  * list. Under CLV_WEIGHTS_ALLOW_NO_COUNTS an entry is NULL if the file lacks that tensor. */
-clv_code clv_stage_match_weights(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
-                                 unsigned flags, const clv_weights_entry ***ret,
-                                 clv_err *err) CLV_USE_RESULT;
+clv_code clv_stage_find_tensors(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
+                                unsigned flags, const clv_weights_entry ***ret,
+                                clv_err *err) CLV_USE_RESULT;
 
 /* Opens the file of a stage's initial weights and finds the stage's tensors in it. An entry is NULL
  * if the file lacks the tensor and it is a count, such as num_batches_tracked; `notes` gets a line
@@ -585,7 +585,7 @@ clv_code clv_stage_match_weights(const clv_blueprint *b, uint32_t stage, const c
  * another digest, lacks a tensor of the stage, has one in another type or shape, or has one that
  * the full model lacks. */
 clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
-                             const clv_weights_entry ***ret_found, clv_bytes *notes,
+                             const clv_weights_entry ***ret_entries, clv_bytes *notes,
                              clv_err *err) CLV_USE_RESULT;
 /* True if checkpoints contain the parameter. A frozen parameter of a stage whose weights come from
  * a worker's artifact is in no checkpoint. */
@@ -595,15 +595,16 @@ bool clv_is_param_checkpointed(const clv_stage_spec *s, const clv_param *p);
  * other parameters that the folder has (peft's modules_to_save). Names in the file begin with
  * peft's prefix. */
 clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
-                                 const clv_weights_entry ***ret_found, clv_err *err) CLV_USE_RESULT;
+                                 const clv_weights_entry ***ret_entries,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* Open folder of a stage's initial weights, and the place of each parameter in it. */
 typedef struct clv_stage_folder {
   clv_weights_folder *folder;
   clv_manifest manifest; /* list of the folder's files; empty unless the session has a sha256 */
   size_t n;
-  clv_weights_want *wanted; /* [n] the parameters to find in the folder */
-  size_t *folder_index;     /* [n] CLV_WEIGHTS_NONE: the parameter starts from the seed */
+  clv_weights_want *wanted_tensors; /* [n] the parameters to find in the folder */
+  size_t *folder_indexes;           /* [n] CLV_WEIGHTS_NONE: the parameter starts from the seed */
 } clv_stage_folder;
 
 void clv_stage_folder_done(clv_stage_folder *f); /* frees and zeroes */
@@ -614,10 +615,11 @@ void clv_stage_folder_done(clv_stage_folder *f); /* frees and zeroes */
 clv_code clv_stage_folder_open(const clv_blueprint *b, uint32_t stage, clv_stage_folder *ret,
                                clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 /* True if the stage's weights.new names the parameter, so that it starts from the seed. */
-bool clv_stage_param_is_new(const clv_stage_spec *spec, const char *parameter);
+bool clv_stage_is_param_new(const clv_stage_spec *spec, const char *parameter);
 /* Checks the entries of weights.new. CLV_INVALID: no parameter of the stage begins with an
  * entry. */
-clv_code clv_stage_check_new(const clv_blueprint *b, uint32_t stage, clv_err *err) CLV_USE_RESULT;
+clv_code clv_stage_check_new_params(const clv_blueprint *b, uint32_t stage,
+                                    clv_err *err) CLV_USE_RESULT;
 
 /* ---- numbers of micro-batches (micro_batches.c) ---------------------------------------------- */
 
@@ -629,12 +631,12 @@ bool clv_can_cut_batch(uint64_t batch, uint64_t m, int64_t min_samples, size_t *
 /* Lists the numbers of micro-batches to compare, ascending: divisors of the batch and powers of two
  * up to CLV_MAX_AUTO_MICRO_BATCHES, and extra_choice (0: none). Each must give micro-batches of
  * min_samples samples or more; for extra_choice one sample is enough. */
-clv_code clv_micro_batch_choices(uint64_t batch, int64_t min_samples, uint32_t extra_choice,
-                                 uint32_t **ret, uint32_t *ret_n, clv_err *err) CLV_USE_RESULT;
+clv_code clv_list_micro_batch_choices(uint64_t batch, int64_t min_samples, uint32_t extra_choice,
+                                      uint32_t **ret, uint32_t *ret_n, clv_err *err) CLV_USE_RESULT;
 
 /* Interpolates linearly between the values at the two sizes nearest to `at`; outside the sizes it
- * returns the first or last value. size: [n], descending. */
-double clv_interpolate(const int64_t *size, const double *value, uint32_t n, double at);
+ * returns the first or last value. sizes: [n], descending. */
+double clv_interpolate_linearly(const int64_t *sizes, const double *values, uint32_t n, double at);
 
 /* ---- suggested cuts (suggest.c) -------------------------------------------------------------- */
 

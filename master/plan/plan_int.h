@@ -19,8 +19,8 @@ clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 clv_findings clv_privacy_input_findings(const clv_blueprint *b, uint32_t stage, uint32_t input);
 /* Returns how many values of the full model cross the cut behind a stage. ret: receives the nodes
  * of these values; may be NULL. */
-uint32_t clv_blueprint_cut_values(const clv_blueprint *b, uint32_t stage,
-                                  const clv_node *ret[CLV_MAX_NODES]);
+uint32_t clv_blueprint_list_cut_values(const clv_blueprint *b, uint32_t stage,
+                                       const clv_node *ret[CLV_MAX_NODES]);
 /* Checks the findings of b against the session. CLV_INVALID: a worker would receive more than the
  * session permits. The message names the stage, the path of layers on which nothing hides the
  * records or labels, and what helps. */
@@ -28,8 +28,8 @@ clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 /* Computes the findings of every possible cut. ret_values[layer]: findings of the values that cross
  * behind a layer, if the master had all layers up to it. ret_gradients[layer]: findings of the
  * gradients of these values, if the master had all layers behind the layer. */
-clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_values,
-                                      clv_findings *ret_gradients, clv_err *err) CLV_USE_RESULT;
+clv_code clv_privacy_find_cut_findings(const clv_blueprint *b, clv_findings *ret_values,
+                                       clv_findings *ret_gradients, clv_err *err) CLV_USE_RESULT;
 /* Appends the findings for `plan`, as lines or as a JSON object. */
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Append which lengths of sequences are sent, and whether sizes show them (lengths.c).
@@ -45,7 +45,7 @@ void clv_lengths_append_expected(const clv_blueprint *b, int64_t n_positions, ui
                                  clv_bytes *out);
 
 /* Makes the rows of the egress table. Call it again after findings have changed (blueprint.c). */
-clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
+clv_code clv_blueprint_make_egress_table(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
 /* Returns how many moments the optimiser keeps for each learning parameter (blueprint.c). */
 size_t clv_blueprint_moment_count(const clv_blueprint *b);
@@ -56,7 +56,7 @@ size_t clv_blueprint_moment_count(const clv_blueprint *b);
  * attribute. */
 const clv_attr_spec *clv_plan_find_labels_attr(const clv_session_config *c);
 /* True if the name of a class is a whole number, such as "10" or "007". */
-bool clv_is_number_name(const char *name);
+bool clv_is_numeric_name(const char *name);
 
 /* ---- indexes of a table's columns (table_index.c) -------------------------------------------- */
 
@@ -87,16 +87,16 @@ void clv_cache_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 
 /* ---- low-rank adapters (adapters.c) ---------------------------------------------------------- */
 
-/* Adds the adapters of all stages to the full model. first, last: [n_stages] first and last layer
- * of each stage. Errors name the line of lora.targets. */
-clv_code clv_adapters_add_to_graph(clv_blueprint *b, const uint32_t *first, const uint32_t *last,
-                                   clv_err *err) CLV_USE_RESULT;
+/* Adds the adapters of all stages to the full model. first_layers, last_layers: [n_stages] first
+ * and last layer of each stage. Errors name the line of lora.targets. */
+clv_code clv_adapters_add_to_graph(clv_blueprint *b, const uint32_t *first_layers,
+                                   const uint32_t *last_layers, clv_err *err) CLV_USE_RESULT;
 /* True if a stage with adapters freezes the parameter, because it is no adapter and lora.train does
  * not name its module. */
 bool clv_is_param_frozen_by_lora(const clv_lora_config *l, const char *param);
 /* Sets `adapter_folder` and `folder_has_other_params` of all stages. A folder that cannot be read
  * counts as empty. */
-void clv_adapters_find_sources(clv_blueprint *b);
+void clv_adapters_find_folders(clv_blueprint *b);
 
 /* Finds layers of the master whose secret weights do not mix, such as an identity, and marks them
  * in b->known_reasons (plain_weights.c). */
@@ -123,24 +123,25 @@ clv_code clv_ties_apply(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
 /* ---- measured times of layers (profile.c) ---------------------------------------------------- */
 
-enum { CLV_PROFILE_SIZES = 8 };
+enum { CLV_PROFILE_MAX_SIZES = 8 };
 
 /* Measured times of each layer of the full model, for several numbers of samples. */
 typedef struct clv_profile {
   int threads;
   uint32_t n_layers, n_sizes;
   /* numbers of samples, descending from the batch size */
-  int64_t sample_counts[CLV_PROFILE_SIZES];
+  int64_t sample_counts[CLV_PROFILE_MAX_SIZES];
   /* [n_layers] times of each layer, for each entry of sample_counts */
-  clv_plan_times *times[CLV_PROFILE_SIZES];
+  clv_plan_times *layer_times[CLV_PROFILE_MAX_SIZES];
 } clv_profile;
 
 clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
                          clv_err *err) CLV_USE_RESULT;
 void clv_profile_free(clv_profile *p); /* NULL is allowed */
 void clv_profile_freep(clv_profile **p);
-/* Returns the times of a layer for `samples` samples, interpolated between the measured numbers. */
-clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double samples);
+/* Returns the times of a layer for `n_samples` samples, interpolated between the measured
+ * numbers. */
+clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double n_samples);
 
 /* ---- memory of a stage (stage_memory.c) ------------------------------------------------------ */
 
@@ -148,15 +149,17 @@ clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double sa
  * of the stage's plan. On a device it is all memory that the session is charged there, without
  * graph capture. */
 typedef struct clv_stage_usage {
-  size_t n_parameters; /* number of values of all parameters */
-  size_t weights, old_weights, optimizer, activations, scratch, cache;
+  size_t n_param_values; /* number of values of all parameters */
+  size_t weight_bytes, old_weight_bytes, optimizer_bytes;
+  size_t activation_bytes, scratch_bytes, cache_bytes;
   size_t value_bytes; /* on a device: outputs, and gradients of the values that cross cuts */
   /* on a device: running statistics, and the memory that libraries need per kernel */
   size_t resident_bytes;
   /* on a device: plan and values of evaluations; 0: the session has none */
   size_t evaluation_bytes;
-  size_t memory;        /* sum of the sizes above */
-  size_t max_workspace; /* on a device: most workspace of libraries; not part of `memory` */
+  size_t total_bytes; /* sum of the sizes above */
+  /* on a device: most workspace of libraries; not part of `total_bytes` */
+  size_t max_workspace_bytes;
   bool is_on_device;
   int n_reorders;                      /* conversions of the layout of a tensor in a step */
   bool uses_ref_kernel[CLV_MAX_NODES]; /* [node] the reference kernel computes the layer */
@@ -165,14 +168,15 @@ typedef struct clv_stage_usage {
 /* Returns the device of a stage: as its node has reported it, or else as the session file gives
  * it. */
 const char *clv_stage_device(const clv_blueprint *b, uint32_t stage);
-/* Computes the memory of a stage. n_live: micro-batches that the schedule keeps at once;
- * n_versions: versions of the weights that the schedule keeps at once. */
-clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage, uint32_t n_live,
-                                 uint32_t n_versions, clv_stage_usage *ret,
-                                 clv_err *err) CLV_USE_RESULT;
+/* Computes the memory of a stage. n_live_micro_batches: micro-batches that the schedule keeps at
+ * once; n_weight_versions: versions of the weights that it keeps at once. */
+clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage,
+                                 uint32_t n_live_micro_batches, uint32_t n_weight_versions,
+                                 clv_stage_usage *ret, clv_err *err) CLV_USE_RESULT;
 /* As clv_stage_usage_compute with one version of the weights, but returns only `memory`. */
-clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t n_live, size_t *ret,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_stage_memory_bytes(const clv_blueprint *b, uint32_t stage,
+                                uint32_t n_live_micro_batches, size_t *ret,
+                                clv_err *err) CLV_USE_RESULT;
 
 /* ---- normalised pictures (picture_values.c) -------------------------------------------------- */
 
@@ -191,7 +195,7 @@ void clv_plan_note_broken_records(const char *key, const clv_broken_records *b, 
 
 /* Lists name and task of each target of loss.targets. Returns the number of targets; 0: records
  * have one label. */
-size_t clv_targets_list(const clv_session_config *c, clv_target_option ret[CLV_MAX_TARGETS]);
+size_t clv_list_targets(const clv_session_config *c, clv_target_option ret[CLV_MAX_TARGETS]);
 /* Checks that no target has more classes than loss.targets says. key: key of the set. */
 clv_code clv_targets_check(const clv_session_config *c, const clv_dataset *ds, const char *key,
                            clv_err *err) CLV_USE_RESULT;

@@ -45,20 +45,21 @@ static clv_code check_row(const clv_blueprint *b, const clv_egress_row *r,
 }
 
 clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool is_gradient) {
-  const clv_stage_plan *from = &b->stages[stage], *to = &b->stages[stage + 1];
-  const clv_node *out = &from->graph->nodes[from->graph->output_node];
-  char words[CLV_FINDINGS_TEXT];
-  clv_egress_row r = {.kind = is_gradient ? CLV_EGRESS_GRADIENT : CLV_EGRESS_ACTIVATION,
-                      .stage = stage,
-                      .worker = is_gradient ? from->worker : to->worker,
-                      .dtype = out->dtype,
-                      .shape = out->shape,
-                      .max_positions = out->max_positions,
-                      .findings = is_gradient ? from->gradient_findings : from->hop_findings,
-                      .n_hiding_layers = is_gradient ? from->n_head_layers : from->n_front_layers};
-  clv_findings_words(r.findings, words);
+  const clv_stage_plan *sender = &b->stages[stage], *receiver = &b->stages[stage + 1];
+  const clv_node *out = &sender->graph->nodes[sender->graph->output_node];
+  char findings_text[CLV_FINDINGS_TEXT_BYTES];
+  clv_egress_row r = {
+      .kind = is_gradient ? CLV_EGRESS_GRADIENT : CLV_EGRESS_ACTIVATION,
+      .stage = stage,
+      .worker = is_gradient ? sender->worker : receiver->worker,
+      .dtype = out->dtype,
+      .shape = out->shape,
+      .max_positions = out->max_positions,
+      .findings = is_gradient ? sender->gradient_findings : sender->hop_findings,
+      .n_hiding_layers = is_gradient ? sender->n_head_layers : sender->n_front_layers};
+  clv_findings_format(r.findings, findings_text);
   snprintf(r.name, sizeof r.name, "direct %s %s stage '%s'",
-           r.findings ? words : clv_egress_kind_name(r.kind), is_gradient ? "for" : "of",
+           r.findings ? findings_text : clv_egress_kind_name(r.kind), is_gradient ? "for" : "of",
            b->config->stages[stage].name);
   return r;
 }
@@ -93,8 +94,8 @@ static clv_code check_workers(const clv_blueprint *b, clv_err *err) {
 
 /* Returns the bytes of a row in an epoch. r->bytes_per_step is for a full batch, so it is scaled to
  * the records of the epoch. */
-static double epoch_bytes(const clv_blueprint *b, const clv_egress_row *r,
-                          const clv_planned_sends *s) {
+static double estimate_row_epoch_bytes(const clv_blueprint *b, const clv_egress_row *r,
+                                       const clv_planned_sends *s) {
   double bytes_per_sample = (double)r->bytes_per_step / (double)b->config->train.batch;
   if (!is_sent(b, r, s) || r->is_for_spare) return 0;
   if (clv_egress_is_state(r->kind)) return (double)r->bytes_per_step;
@@ -104,31 +105,33 @@ static double epoch_bytes(const clv_blueprint *b, const clv_egress_row *r,
 
 uint64_t clv_blueprint_epoch_bytes(const clv_blueprint *b, const clv_planned_sends *sends) {
   double bytes = 0;
-  for (size_t i = 0; i < b->n_egress; i++) bytes += epoch_bytes(b, &b->egress[i], sends);
+  for (size_t i = 0; i < b->n_egress; i++)
+    bytes += estimate_row_epoch_bytes(b, &b->egress[i], sends);
   return bytes < 1e18 ? (uint64_t)bytes : UINT64_MAX;
 }
 
 static clv_code check_look_readings(const clv_blueprint *b, clv_err *err) {
-  for (int k = 0; b->look.has_run && k < CLV_LOOK_READERS; k++) {
-    const clv_look_result *found = &b->look.results[k];
-    const clv_policy_reading r = {
+  for (int k = 0; b->look.has_run && k < CLV_LOOK_N_READERS; k++) {
+    const clv_look_result *reader_result = &b->look.results[k];
+    const clv_policy_look_result r = {
         .reader = k,
-        .share = found->state == CLV_LOOK_COULD_NOT_RUN ? -1 : found->figure,
-        .why_not_run = found->reason};
-    CLV_TRY(clv_policy_check_reading(b->policy, &r, err));
+        .share = reader_result->state == CLV_LOOK_COULD_NOT_RUN ? -1 : reader_result->figure,
+        .why_not_run = reader_result->reason};
+    CLV_TRY(clv_policy_check_look_result(b->policy, &r, err));
   }
   return CLV_OK;
 }
 
-clv_planned_sends clv_planned_sends_of(const clv_run_data *d, clv_command_kind command) {
-  bool evaluates = command == CLV_COMMAND_EVALUATES, starts_run = command == CLV_COMMAND_TRAINS;
+clv_planned_sends clv_planned_sends_make(const clv_run_data *d, clv_command_kind command_kind) {
+  bool is_evaluation = command_kind == CLV_COMMAND_EVALUATES,
+       starts_run = command_kind == CLV_COMMAND_TRAINS;
   uint64_t n_test_records =
-      d->test && (evaluates || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
+      d->test && (is_evaluation || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
   return (clv_planned_sends){
       .sends_weights = !starts_run,
-      .sends_optimizer = command == CLV_COMMAND_RESUMES,
-      .n_train_records = evaluates ? 0 : d->train_rows.n,
-      .n_eval_records = n_test_records + (evaluates ? 0 : d->validation_rows.n)};
+      .sends_optimizer = command_kind == CLV_COMMAND_RESUMES,
+      .n_train_records = is_evaluation ? 0 : d->train_rows.n,
+      .n_eval_records = n_test_records + (is_evaluation ? 0 : d->validation_rows.n)};
 }
 
 clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_sends *sends,

@@ -71,37 +71,40 @@ const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool
 
 /* Returns how a layer counts for the analysis: secret, known to a worker, or at a worker. An
  * embedding at the master is never AT_WORKER. */
-static clv_reach_layer reach_layer_of(const clv_privacy_view *v, int k, bool is_for_labels) {
-  if (clv_privacy_is_input(v, k)) return CLV_REACH_AT_WORKER;
+static clv_weight_secrecy get_weight_secrecy(const clv_privacy_view *v, int k, bool is_for_labels) {
+  if (clv_privacy_is_input(v, k)) return CLV_WEIGHTS_AT_WORKER;
   if (!clv_privacy_is_at_master(v, k))
-    return v->worker_layers_mix ? CLV_REACH_KNOWN : CLV_REACH_AT_WORKER;
-  return clv_privacy_why_hides_nothing(v, k, is_for_labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;
+    return v->worker_layers_mix ? CLV_WEIGHTS_KNOWN : CLV_WEIGHTS_AT_WORKER;
+  return clv_privacy_why_hides_nothing(v, k, is_for_labels) ? CLV_WEIGHTS_KNOWN
+                                                            : CLV_WEIGHTS_SECRET;
 }
 
-static void find_layers(clv_privacy_view *v, bool is_for_labels) {
-  for (int k = 0; k < v->g->n_nodes; k++) v->layer_kinds[k] = reach_layer_of(v, k, is_for_labels);
+static void classify_layers(clv_privacy_view *v, bool is_for_labels) {
+  for (int k = 0; k < v->g->n_nodes; k++)
+    v->layer_secrecy[k] = get_weight_secrecy(v, k, is_for_labels);
 }
 
 /* ---- the view, the analysis of the full model ------------------------------------------------ */
 
 /* Finds for each node of a stage's graph the same node of the full model. Both graphs have the
  * nodes in the same order. */
-static void map_stage_nodes(const clv_privacy_view *v, const clv_graph *stage, int *node_of) {
+static void map_stage_nodes(const clv_privacy_view *v, const clv_graph *stage,
+                            int *full_model_nodes) {
   int k = 0;
   for (int i = 0; i < stage->n_nodes; i++) {
     if (stage->nodes[i].op == CLV_OP_INPUT) continue;
     while (k + 1 < v->g->n_nodes && strcmp(v->g->nodes[k].name, stage->nodes[i].name) != 0) k++;
-    node_of[i] = k;
+    full_model_nodes[i] = k;
   }
 }
 
 static void note_layer_params(clv_privacy_view *v, const clv_stage_plan *s,
                               const clv_stage_spec *spec) {
-  int node_of[CLV_MAX_NODES] = {0};
-  map_stage_nodes(v, s->graph, node_of);
+  int full_model_nodes[CLV_MAX_NODES] = {0};
+  map_stage_nodes(v, s->graph, full_model_nodes);
   for (int i = 0; i < s->params->n; i++) {
     const clv_param *p = &s->params->list[i];
-    clv_layer_facts *f = &v->layers[node_of[p->node]];
+    clv_layer_facts *f = &v->layers[full_model_nodes[p->node]];
     if (p->shape.rank < 2) continue;
     f->has_matrix_weights = true;
     f->is_frozen |= p->frozen;
@@ -119,18 +122,18 @@ static void copy_owner_facts(clv_privacy_view *v, int k, int owner) {
                         owner_facts->has_matrix_weights, owner_facts->starts_from_seed};
 }
 
-static uint32_t stage_of(const clv_blueprint *b, uint32_t layer) {
+static uint32_t find_stage_of_layer(const clv_blueprint *b, uint32_t layer) {
   uint32_t stage = 0;
   while (stage + 1 < b->n_stages && layer > b->stages[stage].last_layer) stage++;
   return stage;
 }
 
-static void find_layer_facts(clv_privacy_view *v) {
+static void collect_layer_facts(clv_privacy_view *v) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     uint32_t layer = v->g->nodes[k].layer;
     if (clv_privacy_is_input(v, k)) continue;
-    v->layers[k] = (clv_layer_facts){.stage = stage_of(v->b, layer),
-                                     .weights_stage = stage_of(v->b, layer),
+    v->layers[k] = (clv_layer_facts){.stage = find_stage_of_layer(v->b, layer),
+                                     .weights_stage = find_stage_of_layer(v->b, layer),
                                      .starts_from_seed = true};
   }
   for (uint32_t s = 0; s < v->b->n_stages; s++)
@@ -140,7 +143,7 @@ static void find_layer_facts(clv_privacy_view *v) {
       if (strcmp(v->g->nodes[i].name, v->g->nodes[k].tie_owner) == 0) copy_owner_facts(v, k, i);
 }
 
-static void find_last_uses(clv_privacy_view *v) {
+static void find_last_readers(clv_privacy_view *v) {
   for (int k = 0; k < v->g->n_nodes; k++) v->last_reader[k] = 0;
   for (int k = 0; k < v->g->n_nodes; k++)
     for (int i = 0; i < v->g->nodes[k].n_in; i++) {
@@ -152,7 +155,7 @@ static void find_last_uses(clv_privacy_view *v) {
 
 /* ---- findings of records in values ----------------------------------------------------------- */
 
-int clv_privacy_worst_input(const clv_privacy_view *v, int k) {
+int clv_privacy_find_worst_input(const clv_privacy_view *v, int k) {
   const clv_node *n = &v->g->nodes[k];
   int worst_node = n->in[0];
   for (int i = 1; i < n->n_in; i++)
@@ -162,14 +165,15 @@ int clv_privacy_worst_input(const clv_privacy_view *v, int k) {
 
 /* Returns the findings of a model input. The lengths of sequences are no finding; `plan` says
  * separately that they are sent. */
-static clv_findings findings_of_input(const clv_graph *g, int k) {
+static clv_findings get_input_findings(const clv_graph *g, int k) {
   return clv_graph_length_limit(g, k) ? CLV_FINDING_MIXED : CLV_FINDING_RAW_INPUT;
 }
 
 /* True if the layer hides its input: each of its outputs sums at least two positions by secret
  * weights. */
 static bool hides_input(const clv_privacy_view *v, const clv_reach *r, int k) {
-  return clv_privacy_is_mixing(v, k) && v->layer_kinds[k] == CLV_REACH_SECRET && r[k].sums_two;
+  return clv_privacy_is_mixing(v, k) && v->layer_secrecy[k] == CLV_WEIGHTS_SECRET &&
+         r[k].sums_two_places;
 }
 
 static uint32_t count_front_layers(const clv_privacy_view *v, int k) {
@@ -182,20 +186,21 @@ static uint32_t count_front_layers(const clv_privacy_view *v, int k) {
 
 /* Returns the last layer whose value is sent to another node. */
 static uint32_t find_last_cut(const clv_privacy_view *v) {
-  uint32_t last = 0;
+  uint32_t last_cut_layer = 0;
   for (uint32_t i = 0; i < v->b->n_stages; i++)
     if (v->assumes_all_at_master || v->b->stages[i].worker >= 0 || v->b->stages[i + 1].worker >= 0)
-      last = v->b->stages[i].last_layer;
-  return last;
+      last_cut_layer = v->b->stages[i].last_layer;
+  return last_cut_layer;
 }
 
 static clv_code follow_records(clv_privacy_view *v, clv_err *err) {
-  find_layers(v, false);
-  CLV_TRY(clv_reach_forward(v->g, v->layer_kinds, find_last_cut(v), v->record_reach, err));
+  classify_layers(v, false);
+  CLV_TRY(
+      clv_reach_records_in_values(v->g, v->layer_secrecy, find_last_cut(v), v->record_reach, err));
   for (int k = 0; k < v->g->n_nodes; k++) {
     bool is_input = clv_privacy_is_input(v, k);
     v->record_findings[k] =
-        is_input ? findings_of_input(v->g, k) : clv_findings_of_reach(&v->record_reach[k]);
+        is_input ? get_input_findings(v->g, k) : clv_reach_findings(&v->record_reach[k]);
     v->n_front_layers[k] = !is_input               ? count_front_layers(v, k)
                            : v->record_findings[k] ? 0
                                                    : CLV_NO_PATH;
@@ -241,57 +246,57 @@ static clv_code follow_records_back(clv_privacy_view *v, clv_err *err) {
   if (v->assumes_all_at_master || s == v->b->n_stages ||
       !find_known_values(v, v->b->stages[s].last_layer, is_known))
     return CLV_OK;
-  find_layers(v, false);
-  return clv_reach_returned(v->g, v->layer_kinds, is_known, v->b->stages[s].last_layer,
-                            v->record_gradient_reach, err);
+  classify_layers(v, false);
+  return clv_reach_records_in_gradients(v->g, v->layer_secrecy, is_known,
+                                        v->b->stages[s].last_layer, v->record_gradient_reach, err);
 }
 
 /* ---- findings of labels in gradients --------------------------------------------------------- */
 
-clv_findings clv_privacy_findings_in_gradient(const clv_privacy_view *v, int k) {
-  return clv_findings_of_reach(&v->record_gradient_reach[k]);
+clv_findings clv_privacy_gradient_findings(const clv_privacy_view *v, int k) {
+  return clv_reach_findings(&v->record_gradient_reach[k]);
 }
 
-uint32_t clv_privacy_head_layers_from(const clv_privacy_view *v, int k) {
+uint32_t clv_privacy_count_head_layers(const clv_privacy_view *v, int k) {
   return v->n_head_layers[k] == CLV_NO_PATH
              ? CLV_NO_PATH
              : v->n_head_layers[k] + hides_input(v, v->label_reach, k);
 }
 
 static clv_code follow_labels_back(clv_privacy_view *v, clv_err *err) {
-  find_layers(v, true);
-  CLV_TRY(clv_reach_backward(v->g, v->layer_kinds,
-                             v->assumes_all_at_master ? 0 : v->b->stages[0].last_layer,
-                             v->label_reach, err));
+  classify_layers(v, true);
+  CLV_TRY(clv_reach_labels_in_gradients(v->g, v->layer_secrecy,
+                                        v->assumes_all_at_master ? 0 : v->b->stages[0].last_layer,
+                                        v->label_reach, err));
   for (int k = 0; k < v->g->n_nodes; k++) v->n_head_layers[k] = CLV_NO_PATH;
   v->n_head_layers[v->g->output_node] = 0;
   for (int k = v->g->n_nodes - 1; k >= 0; k--)
     for (int i = 0; i < v->g->nodes[k].n_in; i++) {
       uint32_t *n_head_layers = &v->n_head_layers[v->g->nodes[k].in[i]];
-      *n_head_layers = CLV_MIN(*n_head_layers, clv_privacy_head_layers_from(v, k));
+      *n_head_layers = CLV_MIN(*n_head_layers, clv_privacy_count_head_layers(v, k));
     }
   return CLV_OK;
 }
 
 /* ---- findings at the cuts -------------------------------------------------------------------- */
 
-clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_at_master, clv_privacy_view **ret,
-                              clv_err *err) {
+clv_code clv_privacy_view_new(const clv_blueprint *b, bool assumes_all_at_master,
+                              clv_privacy_view **ret, clv_err *err) {
   clv_privacy_view *v;
   CLV_TRY(clv_alloc(1, sizeof *v, &v, err));
   v->b = b;
   v->g = b->full_graph;
-  v->assumes_all_at_master = all_at_master;
-  find_layer_facts(v);
-  find_last_uses(v);
+  v->assumes_all_at_master = assumes_all_at_master;
+  collect_layer_facts(v);
+  find_last_readers(v);
   *ret = v;
   return CLV_OK;
 }
 
-clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,
+clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool assumes_all_at_master,
                                   clv_privacy_view **ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
-  CLV_TRY(clv_privacy_view_new(b, all_at_master, &v, err));
+  CLV_TRY(clv_privacy_view_new(b, assumes_all_at_master, &v, err));
   CLV_TRY(follow_records(v, err));
   CLV_TRY(follow_records_back(v, err));
   CLV_TRY(follow_labels_back(v, err));
@@ -299,15 +304,15 @@ clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,
   return CLV_OK;
 }
 
-/* True if the value of node k is made before the cut behind layer `last` and read behind it. A
- * model input crosses no cut, because the master sends it to each stage that reads it; only the
+/* True if the value of node k is made before the cut behind layer `last_layer` and read behind it.
+ * A model input crosses no cut, because the master sends it to each stage that reads it; only the
  * analysis of all cuts (assumes_all_at_master) counts it. */
-bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last) {
+bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last_layer) {
   bool is_made_before =
       clv_privacy_is_input(v, k)
           ? v->assumes_all_at_master && (v->record_findings[k] & CLV_FINDING_RAW_INPUT)
-          : v->g->nodes[k].layer <= last;
-  return is_made_before && v->last_reader[k] > last;
+          : v->g->nodes[k].layer <= last_layer;
+  return is_made_before && v->last_reader[k] > last_layer;
 }
 
 bool clv_privacy_has_vector_per_position(const clv_blueprint *b, uint32_t stage) {
@@ -322,10 +327,10 @@ bool clv_privacy_has_vector_per_position(const clv_blueprint *b, uint32_t stage)
   return false;
 }
 
-int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last) {
+int clv_privacy_find_worst_crossing(const clv_privacy_view *v, uint32_t last_layer) {
   int worst_node = -1;
   for (int k = 0; k < v->g->n_nodes; k++)
-    if (clv_privacy_is_crossing(v, k, last) &&
+    if (clv_privacy_is_crossing(v, k, last_layer) &&
         (worst_node < 0 || v->record_findings[k] > v->record_findings[worst_node]))
       worst_node = k;
   return worst_node;
@@ -342,22 +347,22 @@ typedef struct cut_facts {
 } cut_facts;
 
 static void keep_narrower_element(const clv_reach *r, clv_narrowest_element *to) {
-  bool is_narrower = (double)r->n_fewest_places * (double)to->n_record_positions <
-                     (double)to->n_positions * (double)r->n_places;
-  if (r->has_narrow_element && (!to->n_record_positions || is_narrower))
+  bool is_narrower = (double)r->n_fewest_places * (double)to->n_total_positions <
+                     (double)to->n_source_positions * (double)r->n_places;
+  if (r->has_narrow_element && (!to->n_total_positions || is_narrower))
     *to = (clv_narrowest_element){r->n_fewest_places, r->n_places};
 }
 
-static cut_facts find_cut_facts(const clv_privacy_view *v, uint32_t last) {
+static cut_facts find_cut_facts(const clv_privacy_view *v, uint32_t last_layer) {
   cut_facts f = {.n_front_layers = CLV_NO_PATH, .n_head_layers = CLV_NO_PATH};
   for (int k = 0; k < v->g->n_nodes; k++) {
     const clv_reach *r = &v->record_reach[k], *g = &v->label_reach[k];
-    if (!clv_privacy_is_crossing(v, k, last)) continue;
+    if (!clv_privacy_is_crossing(v, k, last_layer)) continue;
     f.value_findings |= v->record_findings[k];
-    f.gradient_findings |= clv_privacy_findings_in_gradient(v, k);
+    f.gradient_findings |= clv_privacy_gradient_findings(v, k);
     f.n_front_layers = CLV_MIN(f.n_front_layers, v->n_front_layers[k]);
     f.n_head_layers = CLV_MIN(f.n_head_layers, v->n_head_layers[k]);
-    if (g->is_unmixed || g->has_known_mixing) f.label_findings = CLV_FINDING_LABELS_READABLE;
+    if (g->has_unmixed_path || g->has_known_mixing) f.label_findings = CLV_FINDING_LABELS_READABLE;
     keep_narrower_element(r, &f.narrowest_in_value);
     keep_narrower_element(&v->record_gradient_reach[k], &f.narrowest_in_gradient);
   }
@@ -365,8 +370,8 @@ static cut_facts find_cut_facts(const clv_privacy_view *v, uint32_t last) {
   return f;
 }
 
-clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_values,
-                                      clv_findings *ret_gradients, clv_err *err) {
+clv_code clv_privacy_find_cut_findings(const clv_blueprint *b, clv_findings *ret_values,
+                                       clv_findings *ret_gradients, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   CLV_TRY(clv_privacy_view_analyze(b, true, &v, err));
   for (uint32_t layer = 0; layer <= b->stages[b->n_stages - 1].last_layer; layer++) {
@@ -419,10 +424,10 @@ clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) {
 /* Input 0 of all stages but the first is the value that crosses the cut, which model_inputs does
  * not list. So input k is entry k - 1 there. */
 clv_findings clv_privacy_input_findings(const clv_blueprint *b, uint32_t stage, uint32_t input) {
-  return findings_of_input(b->full_graph, (int)b->stages[stage].model_inputs[input - (stage > 0)]);
+  return get_input_findings(b->full_graph, (int)b->stages[stage].model_inputs[input - (stage > 0)]);
 }
 
-bool clv_privacy_findings_of_inputs(const clv_blueprint *b, uint32_t i, clv_findings *ret) {
+bool clv_privacy_collect_input_findings(const clv_blueprint *b, uint32_t i, clv_findings *ret) {
   const clv_stage_plan *s = &b->stages[i];
   if (s->worker < 0 || !s->n_model_inputs) return false;
   *ret = 0;

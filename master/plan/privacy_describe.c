@@ -10,7 +10,7 @@
 
 /* Returns how records can be read from the tensor that is sent at the cut behind stage i: the
  * gradient of the stage's output, or the output itself. */
-static clv_findings findings_at_cut_behind(const clv_blueprint *b, uint32_t i) {
+static clv_findings get_cut_findings(const clv_blueprint *b, uint32_t i) {
   if (clv_privacy_has_gradient(b, i))
     return b->stages[i].gradient_findings & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
   bool is_sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
@@ -24,10 +24,10 @@ static bool find_record_findings(const clv_blueprint *b, clv_findings *ret) {
   bool is_any_sent = false;
   *ret = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    if (clv_privacy_findings_of_inputs(b, i, &input_findings))
+    if (clv_privacy_collect_input_findings(b, i, &input_findings))
       is_any_sent = true, *ret |= input_findings;
     is_any_sent |= b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
-    *ret |= findings_at_cut_behind(b, i);
+    *ret |= get_cut_findings(b, i);
   }
   return is_any_sent;
 }
@@ -35,13 +35,14 @@ static bool find_record_findings(const clv_blueprint *b, clv_findings *ret) {
 /* Returns the stage with the fewest secret layers between its output and the loss, among stages
  * whose worker receives a gradient; n_stages: no worker receives a gradient. */
 static uint32_t find_stage_of_fewest_head_layers(const clv_blueprint *b) {
-  uint32_t found = b->n_stages;
+  uint32_t found_stage = b->n_stages;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     if (!clv_privacy_has_gradient(b, i)) continue;
-    if (found == b->n_stages || b->stages[i].n_head_layers <= b->stages[found].n_head_layers)
-      found = i;
+    if (found_stage == b->n_stages ||
+        b->stages[i].n_head_layers <= b->stages[found_stage].n_head_layers)
+      found_stage = i;
   }
-  return found;
+  return found_stage;
 }
 
 static bool has_single_output(const clv_blueprint *b) {
@@ -62,14 +63,14 @@ static void append_text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *o
   clv_bytes_puts(out, "labels: ");
   if (strcmp(exposure, "leave") == 0)
     clv_bytes_printf(out, "LEAVE, to %s (privacy.labels_leave)\n",
-                     clv_privacy_worker_name(b, b->n_stages));
+                     clv_privacy_get_worker_name(b, b->n_stages));
   else if (strcmp(exposure, "stay") == 0)
     clv_bytes_puts(out, "stay on the master; no worker is sent a gradient\n");
   else if (strcmp(exposure, "readable") == 0)
     clv_bytes_printf(out,
                      "READABLE by %s from the gradient for stage '%s' "
                      "(privacy.labels_readable)\n",
-                     clv_privacy_worker_name(b, at), b->config->stages[at].name);
+                     clv_privacy_get_worker_name(b, at), b->config->stages[at].name);
   else
     clv_bytes_printf(
         out,
@@ -101,7 +102,7 @@ static bool are_layers_before_tokens_known(const clv_blueprint *b) {
   clv_err err;
   if (clv_privacy_view_new(b, false, &v, &err) != CLV_OK) return true;
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if ((findings_at_cut_behind(b, i) & CLV_FINDING_TOKENS) &&
+    if ((get_cut_findings(b, i) & CLV_FINDING_TOKENS) &&
         worker_knows_front_layers(v, b->stages[i].worker < 0 ? i : b->n_stages - 1))
       return true;
   return false;
@@ -110,8 +111,7 @@ static bool are_layers_before_tokens_known(const clv_blueprint *b) {
 /* True if some stage sends tokens as one vector per position. */
 static bool is_vector_per_token_sent(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if ((findings_at_cut_behind(b, i) & CLV_FINDING_TOKENS) &&
-        clv_privacy_has_vector_per_position(b, i))
+    if ((get_cut_findings(b, i) & CLV_FINDING_TOKENS) && clv_privacy_has_vector_per_position(b, i))
       return true;
   return false;
 }
@@ -136,29 +136,29 @@ static void append_text_tokens(const clv_blueprint *b, clv_bytes *out) {
 
 /* Returns the narrowest element of all cuts at which a picture is sent. An element is a single
  * number that is sent; the narrowest one depends on the smallest share of a record's positions. */
-static clv_narrowest_element narrowest_picture_of(const clv_blueprint *b) {
-  clv_narrowest_element found = {0};
+static clv_narrowest_element find_narrowest_picture_element(const clv_blueprint *b) {
+  clv_narrowest_element narrowest = {0};
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_narrowest_element s = b->stages[i].narrowest_picture_element;
-    bool is_picture_sent = findings_at_cut_behind(b, i) & CLV_FINDING_PICTURE;
-    bool is_narrower = (double)s.n_positions * (double)found.n_record_positions <
-                       (double)found.n_positions * (double)s.n_record_positions;
-    if (is_picture_sent && s.n_record_positions && (!found.n_record_positions || is_narrower))
-      found = s;
+    bool is_picture_sent = get_cut_findings(b, i) & CLV_FINDING_PICTURE;
+    bool is_narrower = (double)s.n_source_positions * (double)narrowest.n_total_positions <
+                       (double)narrowest.n_source_positions * (double)s.n_total_positions;
+    if (is_picture_sent && s.n_total_positions && (!narrowest.n_total_positions || is_narrower))
+      narrowest = s;
   }
-  return found;
+  return narrowest;
 }
 
 static void append_text_picture(const clv_blueprint *b, clv_bytes *out) {
-  clv_narrowest_element s = narrowest_picture_of(b);
-  if (!s.n_record_positions)
+  clv_narrowest_element s = find_narrowest_picture_element(b);
+  if (!s.n_total_positions)
     clv_bytes_puts(out, "records: PICTURE: a channel of what is sent looks like the record\n");
   else
     clv_bytes_printf(
         out,
         "records: PICTURE: some value that is sent is made of %lld of the %lld places of "
         "a record, so what is sent may look like the record\n",
-        (long long)s.n_positions, (long long)s.n_record_positions);
+        (long long)s.n_source_positions, (long long)s.n_total_positions);
 }
 
 static void append_text_mixed(bool sends_records, clv_bytes *out) {
@@ -190,17 +190,17 @@ static void append_json_findings(bool sends_records, clv_findings findings, clv_
   static const struct {
     clv_finding finding;
     const char *word;
-  } words[] = {{CLV_FINDING_RAW_INPUT, "raw_input"},
-               {CLV_FINDING_TOKENS, "tokens"},
-               {CLV_FINDING_FRONT_KNOWN, "front_known"},
-               {CLV_FINDING_PICTURE, "picture"}};
-  const char *worst = sends_records ? "mixed" : "stay";
-  for (size_t i = CLV_COUNT(words); i-- > 0;)
-    if (findings & words[i].finding) worst = words[i].word;
-  clv_bytes_printf(out, "\"records\":\"%s\",\"findings\":[", worst);
-  for (size_t i = 0, n = 0; i < CLV_COUNT(words); i++)
-    if (findings & words[i].finding)
-      clv_bytes_printf(out, "%s\"%s\"", n++ ? "," : "", words[i].word);
+  } finding_words[] = {{CLV_FINDING_RAW_INPUT, "raw_input"},
+                       {CLV_FINDING_TOKENS, "tokens"},
+                       {CLV_FINDING_FRONT_KNOWN, "front_known"},
+                       {CLV_FINDING_PICTURE, "picture"}};
+  const char *worst_word = sends_records ? "mixed" : "stay";
+  for (size_t i = CLV_COUNT(finding_words); i-- > 0;)
+    if (findings & finding_words[i].finding) worst_word = finding_words[i].word;
+  clv_bytes_printf(out, "\"records\":\"%s\",\"findings\":[", worst_word);
+  for (size_t i = 0, n = 0; i < CLV_COUNT(finding_words); i++)
+    if (findings & finding_words[i].finding)
+      clv_bytes_printf(out, "%s\"%s\"", n++ ? "," : "", finding_words[i].word);
   clv_bytes_puts(out, "],");
 }
 
@@ -212,11 +212,11 @@ static void append_json_privacy(const clv_blueprint *b, uint32_t at, bool sends_
                    is_inferable ? b->stages[at].n_head_layers : 0,
                    has_single_output(b) ? "true" : "false");
   append_json_findings(sends_records, findings, out);
-  if (findings & CLV_FINDING_PICTURE && narrowest_picture_of(b).n_record_positions)
+  if (findings & CLV_FINDING_PICTURE && find_narrowest_picture_element(b).n_total_positions)
     clv_bytes_printf(out, "\"picture\":{\"min_places\":%lld,\"least\":%lld,\"places\":%lld},",
-                     (long long)narrowest_picture_of(b).n_positions,
-                     (long long)narrowest_picture_of(b).n_positions,
-                     (long long)narrowest_picture_of(b).n_record_positions);
+                     (long long)find_narrowest_picture_element(b).n_source_positions,
+                     (long long)find_narrowest_picture_element(b).n_source_positions,
+                     (long long)find_narrowest_picture_element(b).n_total_positions);
   if (findings & CLV_FINDING_TOKENS)
     clv_bytes_printf(out, "\"front\":\"%s\",",
                      are_layers_before_tokens_known(b) ? "known" : "secret");

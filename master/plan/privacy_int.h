@@ -32,7 +32,7 @@ typedef struct clv_privacy_view {
   bool worker_layers_mix;     /* layers at workers count as mixing, with weights that are known */
   clv_layer_facts layers[CLV_MAX_NODES];
   /* how the layer counts: secret, known to a worker, or at a worker */
-  clv_reach_layer layer_kinds[CLV_MAX_NODES];
+  clv_weight_secrecy layer_secrecy[CLV_MAX_NODES];
   /* summary of the elements of the node's value that depend on the record (reach.h) */
   clv_reach record_reach[CLV_MAX_NODES];
   /* summary of the elements of the node's gradient that depend on labels (reach.h) */
@@ -50,9 +50,9 @@ typedef struct clv_privacy_view {
 
 /* Make a view, the analysis of a blueprint; the caller frees it. _new fills only `layers` and
  * last_reader, _analyze all fields. */
-clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_at_master, clv_privacy_view **ret,
-                              clv_err *err) CLV_USE_RESULT;
-clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,
+clv_code clv_privacy_view_new(const clv_blueprint *b, bool assumes_all_at_master,
+                              clv_privacy_view **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool assumes_all_at_master,
                                   clv_privacy_view **ret, clv_err *err) CLV_USE_RESULT;
 
 bool clv_privacy_is_input(const clv_privacy_view *v, int k);
@@ -65,23 +65,23 @@ bool clv_privacy_is_mixing(const clv_privacy_view *v, int k);
 const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool is_for_labels);
 /* Returns the fewest secret learning layers on a path from node k, which counts too, to the
  * loss. */
-uint32_t clv_privacy_head_layers_from(const clv_privacy_view *v, int k);
+uint32_t clv_privacy_count_head_layers(const clv_privacy_view *v, int k);
 /* Return the node with the worst finding: of the inputs of node k, or of the values that cross
- * behind layer `last` (-1: none crosses). */
-int clv_privacy_worst_input(const clv_privacy_view *v, int k);
-int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last);
-bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last);
+ * behind layer `last_layer` (-1: none crosses). */
+int clv_privacy_find_worst_input(const clv_privacy_view *v, int k);
+int clv_privacy_find_worst_crossing(const clv_privacy_view *v, uint32_t last_layer);
+bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last_layer);
 
 /* Returns the ways in which records (not labels) can be read from the gradient of node k. */
-clv_findings clv_privacy_findings_in_gradient(const clv_privacy_view *v, int k);
+clv_findings clv_privacy_gradient_findings(const clv_privacy_view *v, int k);
 /* True if a value that is sent behind the stage has a vector per position, not one per record. */
 bool clv_privacy_has_vector_per_position(const clv_blueprint *b, uint32_t stage);
 /* Returns the name of the worker that has the stage. */
-const char *clv_privacy_worker_name(const clv_blueprint *b, uint32_t stage);
+const char *clv_privacy_get_worker_name(const clv_blueprint *b, uint32_t stage);
 /* True if the worker of stage i receives the gradient of the stage's output. */
 bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i);
 /* Returns the findings of the model inputs that the worker of stage i receives. False: the master
  * has the stage, or the stage reads no model input. */
-bool clv_privacy_findings_of_inputs(const clv_blueprint *b, uint32_t i, clv_findings *ret);
+bool clv_privacy_collect_input_findings(const clv_blueprint *b, uint32_t i, clv_findings *ret);
 
 #endif

@@ -12,38 +12,40 @@
 enum { MAX_SHOWN_NODES = 6, MAX_SHOWN_NAME_LEN = 24 };
 
 typedef struct layer_path {
-  int n, node[CLV_MAX_NODES]; /* nodes of the full model, in their order */
+  int n, nodes[CLV_MAX_NODES]; /* nodes of the full model, in their order */
 } layer_path;
 
 static void find_path_from_records(const clv_privacy_view *v, int k, layer_path *w) {
   int n = 0;
-  for (int i = k; !clv_privacy_is_input(v, i); i = clv_privacy_worst_input(v, i)) n++;
+  for (int i = k; !clv_privacy_is_input(v, i); i = clv_privacy_find_worst_input(v, i)) n++;
   w->n = n;
-  for (int i = k; !clv_privacy_is_input(v, i); i = clv_privacy_worst_input(v, i)) w->node[--n] = i;
+  for (int i = k; !clv_privacy_is_input(v, i); i = clv_privacy_find_worst_input(v, i))
+    w->nodes[--n] = i;
 }
 
 /* Returns the node that reads node k on the path to the loss with the fewest hiding layers. */
 static int find_reader_to_loss(const clv_privacy_view *v, int k) {
   for (int m = k + 1; m < v->g->n_nodes; m++)
     for (int i = 0; i < v->g->nodes[m].n_in; i++)
-      if (v->g->nodes[m].in[i] == k && clv_privacy_head_layers_from(v, m) == v->n_head_layers[k])
+      if (v->g->nodes[m].in[i] == k && clv_privacy_count_head_layers(v, m) == v->n_head_layers[k])
         return m;
   return -1;
 }
 
-static void find_path_to_loss(const clv_privacy_view *v, uint32_t last, layer_path *w) {
+static void find_path_to_loss(const clv_privacy_view *v, uint32_t last_layer, layer_path *w) {
   int k = 0;
-  while (k < v->g->n_nodes && !(clv_privacy_is_crossing(v, k, last) && v->n_head_layers[k] == 0))
+  while (k < v->g->n_nodes &&
+         !(clv_privacy_is_crossing(v, k, last_layer) && v->n_head_layers[k] == 0))
     k++;
   for (w->n = 0; k >= 0 && k < v->g->n_nodes && k != v->g->output_node; w->n++)
-    if ((k = find_reader_to_loss(v, k)) >= 0) w->node[w->n] = k;
+    if ((k = find_reader_to_loss(v, k)) >= 0) w->nodes[w->n] = k;
 }
 
 /* Returns the end of a long layer name, because the end identifies the layer and messages have
  * limited room. */
-static const char *short_name(const clv_node *n) {
-  const char *name = n->name, *dot;
-  while (strlen(name) > MAX_SHOWN_NAME_LEN && (dot = strchr(name, '.'))) name = dot + 1;
+static const char *get_short_name(const clv_node *n) {
+  const char *name = n->name, *last_dot;
+  while (strlen(name) > MAX_SHOWN_NAME_LEN && (last_dot = strchr(name, '.'))) name = last_dot + 1;
   return name;
 }
 
@@ -52,13 +54,13 @@ static const char *short_name(const clv_node *n) {
 static void append_path(const clv_privacy_view *v, const layer_path *w, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     bool has_gap = w->n > MAX_SHOWN_NODES && i == MAX_SHOWN_NODES / 2;
-    const clv_node *n = &v->g->nodes[w->node[i]];
+    const clv_node *n = &v->g->nodes[w->nodes[i]];
     if (i) clv_bytes_puts(out, " -> ");
     if (has_gap) i = w->n - MAX_SHOWN_NODES / 2 - 1;
     if (has_gap)
       clv_bytes_puts(out, "...");
     else
-      clv_bytes_printf(out, "%.24s (%s)", short_name(n), clv_op_name(n->op));
+      clv_bytes_printf(out, "%.24s (%s)", get_short_name(n), clv_op_name(n->op));
   }
   if (!w->n) clv_bytes_puts(out, "of no layer at all");
 }
@@ -68,14 +70,16 @@ static void append_path(const clv_privacy_view *v, const layer_path *w, clv_byte
 static const char *why_layer_hides_nothing(const clv_privacy_view *v, int k, bool is_for_labels) {
   const char *why = clv_privacy_why_hides_nothing(v, k, is_for_labels);
   const clv_reach *r = is_for_labels ? &v->label_reach[k] : &v->record_reach[k];
-  if (why || r->sums_two) return why;
+  if (why || r->sums_two_places) return why;
   if (r->is_over_budget) return "is of a model that is too large to be followed place by place";
-  if (r->is_thinned) return "is often left with one value alone by the dropout in front of it";
+  if (r->is_thinned_by_dropout)
+    return "is often left with one value alone by the dropout in front of it";
   if (is_for_labels)
-    return r->sums_none ? "sums the gradient of one output alone"
-                        : "sums the gradient of one output alone in places";
-  return r->sums_none ? "sums one place alone in each output"
-                      : "sums one place alone in some outputs (a border, a first step, a group)";
+    return r->never_sums_two_places ? "sums the gradient of one output alone"
+                                    : "sums the gradient of one output alone in places";
+  return r->never_sums_two_places
+             ? "sums one place alone in each output"
+             : "sums one place alone in some outputs (a border, a first step, a group)";
 }
 
 /* Appends the first mixing layer of the path that hides nothing, and the reason. */
@@ -83,10 +87,10 @@ static void append_why_nothing_hides(const clv_privacy_view *v, const layer_path
                                      bool is_for_labels, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     const char *why = NULL;
-    if (clv_privacy_is_mixing(v, w->node[i]))
-      why = why_layer_hides_nothing(v, w->node[i], is_for_labels);
+    if (clv_privacy_is_mixing(v, w->nodes[i]))
+      why = why_layer_hides_nothing(v, w->nodes[i], is_for_labels);
     if (!why) continue;
-    clv_bytes_printf(out, "; %.24s %s", short_name(&v->g->nodes[w->node[i]]), why);
+    clv_bytes_printf(out, "; %.24s %s", get_short_name(&v->g->nodes[w->nodes[i]]), why);
     return;
   }
 }
@@ -103,7 +107,7 @@ static void append_mixing_ops(clv_bytes *out) {
   clv_bytes_printf(out, " or %s", last);
 }
 
-const char *clv_privacy_worker_name(const clv_blueprint *b, uint32_t stage) {
+const char *clv_privacy_get_worker_name(const clv_blueprint *b, uint32_t stage) {
   return b->config->workers[b->stages[stage].worker].name;
 }
 
@@ -124,11 +128,12 @@ static const records_refusal text_refusal = {
 /* Returns the message for the worst finding that the session does not permit. */
 static const records_refusal *find_refusal(const clv_blueprint *b, uint32_t stage,
                                            clv_findings findings) {
-  clv_finding worst = clv_findings_worst(clv_privacy_forbidden_findings(b->config, findings));
-  if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_position(b, stage))
+  clv_finding worst_finding =
+      clv_worst_finding(clv_privacy_forbidden_findings(b->config, findings));
+  if (worst_finding == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_position(b, stage))
     return &text_refusal;
   for (size_t i = 0; i < CLV_COUNT(refusals); i++)
-    if (refusals[i].finding == worst) return &refusals[i];
+    if (refusals[i].finding == worst_finding) return &refusals[i];
   return &refusals[0];
 }
 
@@ -138,7 +143,7 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   layer_path w;
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
-  find_path_from_records(v, clv_privacy_worst_crossing(v, b->stages[i].last_layer), &w);
+  find_path_from_records(v, clv_privacy_find_worst_crossing(v, b->stages[i].last_layer), &w);
   append_path(v, &w, &path);
   append_why_nothing_hides(v, &w, false, &path);
   append_mixing_ops(&ops);
@@ -148,7 +153,7 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
       b->config, pos, err,
       "worker '%s' %s by stage '%s': no %s with secret first values that sums two "
       "places is on the path; put one there, at master, or set privacy.%s: true; the path: %s",
-      clv_privacy_worker_name(b, i + 1), r->text, b->config->stages[i].name, ops.data, r->key,
+      clv_privacy_get_worker_name(b, i + 1), r->text, b->config->stages[i].name, ops.data, r->key,
       path.data);
 }
 
@@ -157,7 +162,7 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
 static clv_code check_model_inputs(const clv_blueprint *b, uint32_t i, clv_err *err) {
   const clv_stage_plan *s = &b->stages[i];
   clv_findings findings;
-  if (!i || !clv_privacy_findings_of_inputs(b, i, &findings) ||
+  if (!i || !clv_privacy_collect_input_findings(b, i, &findings) ||
       !clv_privacy_forbidden_findings(b->config, findings))
     return CLV_OK;
   uint32_t k = 0;
@@ -165,15 +170,16 @@ static clv_code check_model_inputs(const clv_blueprint *b, uint32_t i, clv_err *
   return clv_session_fail_at(b->config, b->config->stages[i].at_pos, err,
                              "worker '%s' is sent the records: layers of stage '%s' read '%s'; "
                              "read it at master, or set privacy.raw_input_leaves: true",
-                             clv_privacy_worker_name(b, i), b->config->stages[i].name,
+                             clv_privacy_get_worker_name(b, i), b->config->stages[i].name,
                              b->inputs.inputs[s->model_inputs[k]].name);
 }
 
-/* Returns a value that crosses behind layer `last` and whose gradient has the finding `worst`. */
-static int find_value_of_gradient_finding(const clv_privacy_view *v, uint32_t last,
+/* Returns a value that crosses behind layer `last_layer` and whose gradient has the finding
+ * `worst`. */
+static int find_value_of_gradient_finding(const clv_privacy_view *v, uint32_t last_layer,
                                           clv_findings worst) {
   for (int k = 0; k < v->g->n_nodes; k++)
-    if (clv_privacy_is_crossing(v, k, last) && (clv_privacy_findings_in_gradient(v, k) & worst))
+    if (clv_privacy_is_crossing(v, k, last_layer) && (clv_privacy_gradient_findings(v, k) & worst))
       return k;
   return v->g->output_node;
 }
@@ -183,12 +189,12 @@ static clv_code refuse_gradient(const clv_blueprint *b, uint32_t i, clv_findings
   CLV_AUTO(clv_bytes_done) clv_bytes ops = {0};
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   const records_refusal *r = find_refusal(b, i, findings);
-  char reader[MAX_SHOWN_NAME_LEN + 64] = "the loss";
+  char reader_text[MAX_SHOWN_NAME_LEN + 64] = "the loss";
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
   int k = find_value_of_gradient_finding(v, b->stages[i].last_layer, r->finding),
-      by = v->record_gradient_reach[k].reader;
+      by = v->record_gradient_reach[k].reader_node;
   if (by >= 0)
-    snprintf(reader, sizeof reader, "%.24s (%s)", short_name(&v->g->nodes[by]),
+    snprintf(reader_text, sizeof reader_text, "%.24s (%s)", get_short_name(&v->g->nodes[by]),
              clv_op_name(v->g->nodes[by].op));
   append_mixing_ops(&ops);
   return clv_session_fail_at(
@@ -196,8 +202,8 @@ static clv_code refuse_gradient(const clv_blueprint *b, uint32_t i, clv_findings
       "worker '%s' %s in the gradient for stage '%s': the derivative of %s reads them; put a %s "
       "with secret first values that sums two places between the records and %s, at master, or set "
       "privacy.%s: true",
-      clv_privacy_worker_name(b, i), r->text, b->config->stages[i].name, reader, ops.data, reader,
-      r->key);
+      clv_privacy_get_worker_name(b, i), r->text, b->config->stages[i].name, reader_text, ops.data,
+      reader_text, r->key);
 }
 
 static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) {
@@ -216,15 +222,15 @@ static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) 
       "such a layer at "
       "master, or set "
       "privacy.labels_readable: true; the path: %s",
-      b->config->stages[i].name, clv_privacy_worker_name(b, i), ops.data, path.data);
+      b->config->stages[i].name, clv_privacy_get_worker_name(b, i), ops.data, path.data);
 }
 
 bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker >= 0 && b->stages[i + 1].input_needs_grad;
 }
 
-static clv_findings forbidden_gradient_findings(const clv_blueprint *b, uint32_t i,
-                                                clv_findings considered_findings) {
+static clv_findings get_forbidden_gradient_findings(const clv_blueprint *b, uint32_t i,
+                                                    clv_findings considered_findings) {
   const clv_stage_plan *s = &b->stages[i];
   clv_findings findings = s->gradient_findings &
                           ~(s->gradient_look_findings & b->look.uncertain_findings) &
@@ -245,11 +251,11 @@ clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(check_model_inputs(b, i, err));
   for (uint32_t i = b->n_stages; i-- > 0;) {
     clv_findings record_findings =
-        forbidden_gradient_findings(b, i, ~(clv_findings)CLV_FINDING_LABELS_READABLE);
+        get_forbidden_gradient_findings(b, i, ~(clv_findings)CLV_FINDING_LABELS_READABLE);
     if (record_findings) return refuse_gradient(b, i, record_findings, err);
   }
   for (uint32_t i = b->n_stages; i-- > 0;)
-    if (forbidden_gradient_findings(b, i, CLV_FINDING_LABELS_READABLE))
+    if (get_forbidden_gradient_findings(b, i, CLV_FINDING_LABELS_READABLE))
       return refuse_labels(b, i, err);
   return CLV_OK;
 }

@@ -14,16 +14,16 @@ enum { MIN_REPETITIONS = 3, MAX_REPETITIONS = 9 };
 static const double MIN_MEASURED_S = 0.25;
 
 /* A graph, its plan, and the memory that the plan uses. */
-typedef struct bench {
+typedef struct layer_benchmark {
   clv_graph *graph;
   clv_params *params;
   clv_plan *plan;
   clv_call *call;
   void *weights, *gradients, *x[CLV_MAX_INPUTS], *dx[CLV_MAX_INPUTS], *out, *dout;
   clv_plan_times *times; /* times of the layers in each repetition, [MAX_REPETITIONS][n_nodes] */
-} bench;
+} layer_benchmark;
 
-static void free_bench(bench *m) {
+static void free_layer_benchmark(layer_benchmark *m) {
   if (m->plan) clv_plan_call_put(m->plan, m->call);
   clv_plan_free(m->plan);
   clv_params_free(m->params);
@@ -40,7 +40,7 @@ static void free_bench(bench *m) {
 }
 
 /* Copies the full model for n samples, and freezes the parameters that the session freezes. */
-static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err *err) {
+static clv_code copy_model(const clv_blueprint *b, int64_t n, layer_benchmark *m, clv_err *err) {
   CLV_TRY(clv_graph_slice(b->full_graph, 0, b->stages[b->n_stages - 1].last_layer, &m->graph, err));
   CLV_TRY(clv_graph_set_batch(m->graph, n, err));
   CLV_TRY(clv_params_make(m->graph, &m->params, err));
@@ -57,10 +57,10 @@ static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err 
 
 /* Allocates a value and fills it: floats with small numbers of both signs, integers (tokens,
  * classes, lengths) with `integer_value`. */
-static clv_code fill_value(const clv_node *n, uint32_t stream, int64_t integer_value, void **ret,
-                           clv_err *err) {
+static clv_code fill_value(const clv_node *n, uint32_t rng_stream, int64_t integer_value,
+                           void **ret, clv_err *err) {
   size_t bytes;
-  clv_rng_key key = {.layer = stream};
+  clv_rng_key key = {.layer = rng_stream};
   CLV_TRY(clv_shape_bytes(&n->shape, n->dtype, &bytes, err));
   CLV_TRY(clv_alloc_aligned(bytes, ret, err));
   memset(*ret, 0, bytes);
@@ -70,24 +70,24 @@ static clv_code fill_value(const clv_node *n, uint32_t stream, int64_t integer_v
   return CLV_OK;
 }
 
-static clv_code alloc_memory(bench *m, clv_err *err) {
-  uint32_t input = 0;
+static clv_code alloc_memory(layer_benchmark *m, clv_err *err) {
+  uint32_t input_index = 0;
   const clv_node *out = &m->graph->nodes[m->graph->output_node];
   CLV_TRY(clv_alloc_aligned(m->params->total_bytes, &m->weights, err));
   CLV_TRY(clv_alloc_aligned(m->params->gradient_bytes, &m->gradients, err));
   clv_params_init(m->graph, m->params, m->weights);
   for (int i = 0; i < m->graph->n_nodes; i++) {
     if (m->graph->nodes[i].op != CLV_OP_INPUT) continue;
-    CLV_TRY(fill_value(&m->graph->nodes[i], input, clv_graph_length_limit(m->graph, i),
-                       &m->x[input], err));
-    input++;
+    CLV_TRY(fill_value(&m->graph->nodes[i], input_index, clv_graph_length_limit(m->graph, i),
+                       &m->x[input_index], err));
+    input_index++;
   }
   CLV_TRY(fill_value(out, CLV_MAX_INPUTS, 0, &m->out, err));
   CLV_TRY(fill_value(out, CLV_MAX_INPUTS + 1, 0, &m->dout, err));
   return clv_alloc((size_t)m->graph->n_nodes * MAX_REPETITIONS, sizeof *m->times, &m->times, err);
 }
 
-static clv_code run_bench_once(bench *m, clv_err *err) {
+static clv_code run_benchmark_once(layer_benchmark *m, clv_err *err) {
   const clv_rng_key key = {.step = 1};
   CLV_TRY(clv_plan_forward(m->plan, m->call, m->weights, 1, (const void *const *)m->x, true, m->out,
                            &key, err));
@@ -96,17 +96,17 @@ static clv_code run_bench_once(bench *m, clv_err *err) {
   return clv_plan_backward_weight(m->plan, m->call, m->weights, m->gradients, false, err);
 }
 
-static clv_code measure_repeatedly(bench *m, size_t *ret_n, clv_err *err) {
-  uint64_t begin = 0;
+static clv_code measure_repeatedly(layer_benchmark *m, size_t *ret_n, clv_err *err) {
+  uint64_t begin_ns = 0;
   size_t n = 0;
   CLV_TRY(clv_plan_call_get(m->plan, &m->call, err));
   /* this run is not measured, because it touches new memory and packs the weights */
-  CLV_TRY(run_bench_once(m, err));
-  for (begin = clv_now_ns(); n < MAX_REPETITIONS; n++) {
-    bool is_long_enough = (double)(clv_now_ns() - begin) * 1e-9 > MIN_MEASURED_S;
+  CLV_TRY(run_benchmark_once(m, err));
+  for (begin_ns = clv_now_ns(); n < MAX_REPETITIONS; n++) {
+    bool is_long_enough = (double)(clv_now_ns() - begin_ns) * 1e-9 > MIN_MEASURED_S;
     if (n >= MIN_REPETITIONS && is_long_enough) break;
     clv_plan_set_timing(m->plan, m->times + n * (size_t)m->graph->n_nodes);
-    CLV_TRY(run_bench_once(m, err));
+    CLV_TRY(run_benchmark_once(m, err));
   }
   *ret_n = n;
   return CLV_OK;
@@ -120,14 +120,14 @@ static int compare_doubles(const void *a, const void *b) {
 }
 
 /* Returns the median of n numbers that are `stride` doubles apart. */
-static double compute_median(const double *first, size_t stride, size_t n) {
-  double list[MAX_REPETITIONS];
-  for (size_t i = 0; i < n; i++) list[i] = first[i * stride];
-  qsort(list, n, sizeof *list, compare_doubles);
-  return n % 2 ? list[n / 2] : (list[n / 2 - 1] + list[n / 2]) / 2;
+static double compute_median(const double *first_value, size_t stride, size_t n) {
+  double sorted_values[MAX_REPETITIONS];
+  for (size_t i = 0; i < n; i++) sorted_values[i] = first_value[i * stride];
+  qsort(sorted_values, n, sizeof *sorted_values, compare_doubles);
+  return n % 2 ? sorted_values[n / 2] : (sorted_values[n / 2 - 1] + sorted_values[n / 2]) / 2;
 }
 
-static void store_medians(const bench *m, size_t n, clv_plan_times *ret) {
+static void store_medians(const layer_benchmark *m, size_t n, clv_plan_times *ret) {
   size_t stride = (size_t)m->graph->n_nodes * (sizeof *m->times / sizeof(double));
   for (int i = 0; i < m->graph->n_nodes; i++) {
     clv_plan_times *t = &ret[m->graph->nodes[i].layer];
@@ -140,8 +140,8 @@ static void store_medians(const bench *m, size_t n, clv_plan_times *ret) {
 
 static clv_code measure_times_of_batch(const clv_blueprint *b, int threads, int64_t n,
                                        clv_plan_times *ret, clv_err *err) {
-  CLV_AUTO(free_bench) bench m = {0};
-  size_t repetitions;
+  CLV_AUTO(free_layer_benchmark) layer_benchmark m = {0};
+  size_t n_repetitions;
   clv_plan_options po = {.backend = clv_backend_cpu(),
                          .dtype = CLV_F32,
                          .batch = n,
@@ -154,8 +154,8 @@ static clv_code measure_times_of_batch(const clv_blueprint *b, int threads, int6
   CLV_TRY(copy_model(b, n, &m, err));
   CLV_TRY(clv_plan_new(m.graph, m.params, &po, &m.plan, err));
   CLV_TRY(alloc_memory(&m, err));
-  CLV_TRY(measure_repeatedly(&m, &repetitions, err));
-  store_medians(&m, repetitions, ret);
+  CLV_TRY(measure_repeatedly(&m, &n_repetitions, err));
+  store_medians(&m, n_repetitions, ret);
   return CLV_OK;
 }
 
@@ -167,10 +167,10 @@ clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
   p->threads = threads;
   p->n_layers = b->stages[b->n_stages - 1].last_layer + 1;
-  for (; p->n_sizes < CLV_PROFILE_SIZES; n = (n + 1) / 2) {
+  for (; p->n_sizes < CLV_PROFILE_MAX_SIZES; n = (n + 1) / 2) {
     uint32_t k = p->n_sizes;
-    CLV_TRY(clv_alloc(p->n_layers, sizeof *p->times[k], &p->times[k], err));
-    clv_code code = measure_times_of_batch(b, threads, n, p->times[k], err);
+    CLV_TRY(clv_alloc(p->n_layers, sizeof *p->layer_times[k], &p->layer_times[k], err));
+    clv_code code = measure_times_of_batch(b, threads, n, p->layer_times[k], err);
     /* batch norm cannot train on so few samples: ends the profile with the larger sizes */
     if (code == CLV_INVALID && k > 0) return *ret = clv_steal(&p), CLV_OK;
     CLV_TRY(code);
@@ -183,7 +183,7 @@ clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
 
 void clv_profile_free(clv_profile *p) {
   if (!p) return;
-  for (uint32_t k = 0; k < CLV_PROFILE_SIZES; k++) free(p->times[k]);
+  for (uint32_t k = 0; k < CLV_PROFILE_MAX_SIZES; k++) free(p->layer_times[k]);
   free(p);
 }
 
@@ -192,24 +192,28 @@ void clv_profile_freep(clv_profile **p) {
   *p = NULL;
 }
 
-double clv_interpolate(const int64_t *size, const double *value, uint32_t n, double at) {
+double clv_interpolate_linearly(const int64_t *sizes, const double *values, uint32_t n, double at) {
   uint32_t k = 1;
-  if (n == 1 || at >= (double)size[0]) return value[0];
-  while (k + 1 < n && at < (double)size[k]) k++;
-  if (at <= (double)size[k]) return value[k];
-  double share = (at - (double)size[k]) / (double)(size[k - 1] - size[k]);
-  return value[k] + share * (value[k - 1] - value[k]);
+  if (n == 1 || at >= (double)sizes[0]) return values[0];
+  while (k + 1 < n && at < (double)sizes[k]) k++;
+  if (at <= (double)sizes[k]) return values[k];
+  double fraction = (at - (double)sizes[k]) / (double)(sizes[k - 1] - sizes[k]);
+  return values[k] + fraction * (values[k - 1] - values[k]);
 }
 
-clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double samples) {
-  double forward[CLV_PROFILE_SIZES], input[CLV_PROFILE_SIZES], weight[CLV_PROFILE_SIZES];
+clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double n_samples) {
+  double forward_times[CLV_PROFILE_MAX_SIZES], input_grad_times[CLV_PROFILE_MAX_SIZES],
+      weight_grad_times[CLV_PROFILE_MAX_SIZES];
   for (uint32_t k = 0; k < p->n_sizes; k++) {
-    forward[k] = p->times[k][layer].forward_seconds;
-    input[k] = p->times[k][layer].input_grad_seconds;
-    weight[k] = p->times[k][layer].weight_grad_seconds;
+    forward_times[k] = p->layer_times[k][layer].forward_seconds;
+    input_grad_times[k] = p->layer_times[k][layer].input_grad_seconds;
+    weight_grad_times[k] = p->layer_times[k][layer].weight_grad_seconds;
   }
   return (clv_plan_times){
-      .forward_seconds = clv_interpolate(p->sample_counts, forward, p->n_sizes, samples),
-      .input_grad_seconds = clv_interpolate(p->sample_counts, input, p->n_sizes, samples),
-      .weight_grad_seconds = clv_interpolate(p->sample_counts, weight, p->n_sizes, samples)};
+      .forward_seconds =
+          clv_interpolate_linearly(p->sample_counts, forward_times, p->n_sizes, n_samples),
+      .input_grad_seconds =
+          clv_interpolate_linearly(p->sample_counts, input_grad_times, p->n_sizes, n_samples),
+      .weight_grad_seconds =
+          clv_interpolate_linearly(p->sample_counts, weight_grad_times, p->n_sizes, n_samples)};
 }

@@ -19,13 +19,14 @@ static clv_code copy_floats(const clv_number_list *from, float **ret, clv_err *e
 }
 
 static clv_image_options make_image_options(const clv_data_config *d) {
-  static const clv_crop_kind crops[] = {[CLV_TRAIN_CROP_CENTER] = CLV_CROP_CENTER,
-                                        [CLV_TRAIN_CROP_RANDOM] = CLV_CROP_RANDOM,
-                                        [CLV_TRAIN_CROP_RANDOM_RESIZED] = CLV_CROP_RANDOM_RESIZED};
+  static const clv_crop_kind crop_kinds[] = {
+      [CLV_TRAIN_CROP_CENTER] = CLV_CROP_CENTER,
+      [CLV_TRAIN_CROP_RANDOM] = CLV_CROP_RANDOM,
+      [CLV_TRAIN_CROP_RANDOM_RESIZED] = CLV_CROP_RANDOM_RESIZED};
   return (clv_image_options){.channels = (uint32_t)d->images.channels,
                              .resize = (uint32_t)d->images.resize,
                              .crop = (uint32_t)d->images.crop,
-                             .train_crop = crops[d->images.train_crop],
+                             .train_crop = crop_kinds[d->images.train_crop],
                              .pad = (uint32_t)d->images.pad,
                              .area_low = d->images.area.items[0],
                              .area_high = d->images.area.items[1],
@@ -38,17 +39,17 @@ static clv_image_options make_image_options(const clv_data_config *d) {
 
 static clv_text_options make_text_options(const clv_session_config *c) {
   const clv_data_config *d = &c->data;
-  static const clv_accents accents[] = {[CLV_ACCENT_AUTO] = CLV_ACCENTS_AUTO,
-                                        [CLV_ACCENT_KEEP] = CLV_ACCENTS_KEEP,
-                                        [CLV_ACCENT_STRIP] = CLV_ACCENTS_STRIP};
+  static const clv_accents accent_kinds[] = {[CLV_ACCENT_AUTO] = CLV_ACCENTS_AUTO,
+                                             [CLV_ACCENT_KEEP] = CLV_ACCENTS_KEEP,
+                                             [CLV_ACCENT_STRIP] = CLV_ACCENTS_STRIP};
   return (clv_text_options){
       .column = d->text.column,
       .label = d->text.label,
       .max_tokens =
           d->format == CLV_FORMAT_DOCUMENTS ? d->documents.max_tokens : d->text.max_tokens,
       .tokenizer = d->tokenizer.file,
-      .tokenizer_options = {.keep_case = !d->tokenizer.lower_case,
-                            .accents = accents[d->tokenizer.accents],
+      .tokenizer_options = {.keeps_case = !d->tokenizer.lower_case,
+                            .accents = accent_kinds[d->tokenizer.accents],
                             .ignored_keys = (const char *const *)c->model.ignore_keys.items,
                             .n_ignored_keys = c->model.ignore_keys.n},
       .omits_end_tokens = !d->tokenizer.adds_first_and_last,
@@ -69,12 +70,12 @@ static clv_page_options make_page_options(const clv_data_config *d) {
 
 /* Returns the set (bits 1 << clv_date_part) of the parts of a date that `names` lists. The schema
  * has checked the names. */
-static unsigned date_parts_of_names(const clv_text_list *names) {
-  unsigned parts = 0;
+static unsigned get_date_parts(const clv_text_list *names) {
+  unsigned part_bits = 0;
   for (size_t i = 0; i < names->n; i++)
     for (int k = 0; k < CLV_DATE_PARTS; k++)
-      if (strcmp(clv_date_part_names[k], names->items[i]) == 0) parts |= 1u << k;
-  return parts;
+      if (strcmp(clv_date_part_names[k], names->items[i]) == 0) part_bits |= 1u << k;
+  return part_bits;
 }
 
 static clv_code make_table_options(const clv_session_config *c, clv_column_options **columns,
@@ -96,18 +97,18 @@ static clv_code make_table_options(const clv_session_config *c, clv_column_optio
                                          .value = s->value,
                                          .has_indicator = s->has_indicator,
                                          .format = s->format,
-                                         .parts = date_parts_of_names(&s->parts),
+                                         .parts = get_date_parts(&s->parts),
                                          .input = s->input};
   }
   *ret = (clv_table_options){.separator = separators[d->table.separator],
                              .has_decimal_comma = d->table.decimal == CLV_DECIMAL_COMMA,
                              .missing_marks = (const char *const *)d->table.missing_marks.items,
                              .n_missing_marks = d->table.missing_marks.n,
-                             .ignores_others = d->table.others == CLV_OTHERS_IGNORED,
+                             .ignores_unlisted_columns = d->table.others == CLV_OTHERS_IGNORED,
                              .columns = *columns,
                              .n_columns = d->table.n_columns,
                              .targets = targets,
-                             .n_targets = clv_targets_list(c, targets),
+                             .n_targets = clv_list_targets(c, targets),
                              .query = d->table.query,
                              .query_seconds = (uint32_t)d->table.query_seconds,
                              .query_rows = d->table.query_rows,
@@ -119,7 +120,7 @@ static const clv_objective objectives[] = {[CLV_LABELS_OF_FILES] = CLV_OBJECTIVE
                                            [CLV_LABELS_CAUSAL] = CLV_OBJECTIVE_CAUSAL,
                                            [CLV_LABELS_MASKED] = CLV_OBJECTIVE_MASKED};
 
-static const clv_split_kind splits[] = {
+static const clv_split_kind split_kinds[] = {
     [CLV_BY_CLASS] = CLV_SPLIT_STRATIFIED, [CLV_BY_CHANCE] = CLV_SPLIT_SHUFFLED,
     [CLV_BY_END] = CLV_SPLIT_LAST,         [CLV_BY_GROUP] = CLV_SPLIT_GROUPS,
     [CLV_BY_TIME] = CLV_SPLIT_TIME,        [CLV_BY_COLUMN] = CLV_SPLIT_COLUMN};
@@ -133,13 +134,13 @@ typedef struct set_files {
   const char *key; /* key of the session file, for messages */
   const clv_text_list *files;
   clv_config_pos key_pos;
-  uint64_t limit;     /* most records to use; 0: all */
-  bool skips_labels;  /* read no labels, and limit to the first records */
-  bool reads_groups;  /* read the groups of the records */
-  bool reads_weights; /* read the weights of the records */
+  uint64_t max_records; /* most records to use; 0: all */
+  bool skips_labels;    /* read no labels, and limit to the first records */
+  bool reads_groups;    /* read the groups of the records */
+  bool reads_weights;   /* read the weights of the records */
   /* bits 1 << clv_set of the sets to keep of a file that a column divides into sets; 0: all
    * records */
-  unsigned kept_sets;
+  unsigned kept_set_bits;
   clv_notifier notifier;
 } set_files;
 
@@ -150,10 +151,10 @@ static set_files describe_train_files(const clv_session_config *c) {
       .key = "data.train",
       .files = &d->train,
       .key_pos = d->train_pos,
-      .limit = d->limit_train,
+      .max_records = d->limit_train,
       .reads_weights = d->sampling == CLV_SAMPLING_COLUMN,
       .reads_groups = d->validation_split_by >= CLV_BY_GROUP && clv_data_has_validation(d),
-      .kept_sets = is_split_by_column ? 1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION : 0};
+      .kept_set_bits = is_split_by_column ? 1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION : 0};
 }
 
 /* True if the file of data.train has the test records, too, which a column tells apart. */
@@ -167,9 +168,9 @@ static set_files describe_test_files(const clv_session_config *c, bool skips_lab
   return (set_files){.key = "data.test",
                      .files = &d->test,
                      .key_pos = d->test_pos,
-                     .limit = d->limit_test,
+                     .max_records = d->limit_test,
                      .skips_labels = skips_labels,
-                     .kept_sets = has_test_in_train_file(d) ? 1u << CLV_SET_TEST : 0};
+                     .kept_set_bits = has_test_in_train_file(d) ? 1u << CLV_SET_TEST : 0};
 }
 
 clv_code clv_run_data_derive_seed(const clv_session_config *c, uint64_t *ret, clv_err *err) {
@@ -189,10 +190,10 @@ static clv_code read_records(const clv_session_config *c, const set_files *s,
   uint64_t seed;
   CLV_TRY(clv_dataset_open(o, &ds, err));
   if (c->data.broken == CLV_BROKEN_RECORD_REFUSE)
-    CLV_TRY(clv_plan_refuse_broken_records(clv_dataset_broken(ds), err));
+    CLV_TRY(clv_plan_refuse_broken_records(clv_dataset_broken_records(ds), err));
   CLV_TRY(clv_run_data_derive_seed(c, &seed, err));
   if (!uses_first_records_only(c, s))
-    CLV_TRY(clv_dataset_limit(ds, s->limit, splits[c->data.limit_chosen_by], seed, err));
+    CLV_TRY(clv_dataset_limit(ds, s->max_records, split_kinds[c->data.limit_chosen_by], seed, err));
   *ret = clv_steal(&ds);
   return CLV_OK;
 }
@@ -229,16 +230,16 @@ static const char *find_labels_path(const clv_session_config *c, const set_files
 }
 
 /* Sets which values of the column of sets mean training, validation and test. */
-static void set_values(const clv_data_config *d, clv_dataset_options *o) {
+static void set_split_values(const clv_data_config *d, clv_dataset_options *o) {
   static const char *const training_names[] = {"train", "training"}, *const test_names[] = {"test"};
   static const char *const validation_names[] = {"validation", "valid", "val", "dev"};
-  static const clv_set_values usual_values[CLV_SETS] = {
+  static const clv_set_values usual_values[CLV_SET_COUNT] = {
       {training_names, CLV_COUNT(training_names)},
       {validation_names, CLV_COUNT(validation_names)},
       {test_names, CLV_COUNT(test_names)}};
-  const clv_text_list *const session_values[CLV_SETS] = {&d->training_values, &d->validation_values,
-                                                         &d->test_values};
-  for (int set = 0; set < CLV_SETS; set++)
+  const clv_text_list *const session_values[CLV_SET_COUNT] = {
+      &d->training_values, &d->validation_values, &d->test_values};
+  for (int set = 0; set < CLV_SET_COUNT; set++)
     o->set_values[set] = session_values[set]->n
                              ? (clv_set_values){(const char *const *)session_values[set]->items,
                                                 session_values[set]->n}
@@ -251,14 +252,14 @@ static void set_split_column(const clv_data_config *d, const set_files *s, clv_d
   o->reads_groups = s->reads_groups;
   o->reads_weights = s->reads_weights;
   o->group_path = d->validation_group;
-  if (!s->reads_groups && !s->kept_sets) return;
+  if (!s->reads_groups && !s->kept_set_bits) return;
   o->text.group = d->split_column ? d->split_column : d->validation_group;
   o->split_key = split_keys[d->validation_split_by];
-  o->kept_sets = s->kept_sets;
-  set_values(d, o);
+  o->kept_set_bits = s->kept_set_bits;
+  set_split_values(d, o);
 }
 
-static clv_label_kind label_kind_of(const clv_session_config *c) {
+static clv_label_kind get_label_kind(const clv_session_config *c) {
   return clv_loss_has_labels(clv_loss_name(c->loss.kind)) ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT;
 }
 
@@ -266,10 +267,10 @@ static clv_label_kind label_kind_of(const clv_session_config *c) {
  * run, so that all runs of a folder share it. */
 static clv_code set_table_storage(const clv_session_config *c, const set_files *s,
                                   clv_bytes *folder, clv_table_options *ret, clv_err *err) {
-  const char *dir = c->checkpoint.dir, *slash = strrchr(dir, '/');
+  const char *run_folder = c->checkpoint.dir, *last_slash = strrchr(run_folder, '/');
   if (c->data.table.storage == CLV_STORAGE_MEMORY) return CLV_OK;
-  clv_bytes_printf(folder, "%.*s/" CLV_TABLES_FOLDER, slash ? (int)(slash - dir) : 1,
-                   slash ? dir : ".");
+  clv_bytes_printf(folder, "%.*s/" CLV_TABLES_FOLDER,
+                   last_slash ? (int)(last_slash - run_folder) : 1, last_slash ? run_folder : ".");
   ret->cache_folder = folder->data;
   ret->is_on_disk = c->data.table.storage == CLV_STORAGE_DISK;
   ret->notifier = s->notifier;
@@ -277,7 +278,7 @@ static clv_code set_table_storage(const clv_session_config *c, const set_files *
 }
 
 /* True if records are token numbers, which the first layer reads. */
-static bool holds_tokens(const clv_session_config *c) {
+static bool takes_tokens(const clv_session_config *c) {
   return !c->data.inputs.n && !clv_data_has_indexes(&c->data) && clv_model_takes_tokens(c);
 }
 
@@ -290,7 +291,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   CLV_AUTO(clv_bytes_done) clv_bytes cache_folder = {0};
   clv_table_options table;
   clv_err reason;
-  int64_t ignored = (int64_t)c->loss.ignore_index;
+  int64_t ignored_label = (int64_t)c->loss.ignore_index;
   /* first, because otherwise errors of the model would appear as errors of the records */
   CLV_TRY(clv_model_check_hf(c, err));
   CLV_TRY(check_root(c, s, err));
@@ -300,38 +301,38 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   CLV_TRY(set_table_storage(c, s, &cache_folder, &table, err));
   clv_dataset_options o = {.format = c->data.format,
                            .inputs_path = files->items[0],
-                           .n_named = c->data.inputs.n,
+                           .n_named_inputs = c->data.inputs.n,
                            .names = (const char *const *)c->data.inputs.items,
                            .named_paths = (const char *const *)files->items,
                            .labels_path = find_labels_path(c, s),
                            .skips_labels = s->skips_labels,
                            .skips_broken = true,
                            .keeps_rank_3 = clv_model_takes_sequences(c),
-                           .limit = uses_first_records_only(c, s) ? s->limit : 0,
+                           .limit = uses_first_records_only(c, s) ? s->max_records : 0,
                            .scale = (float)c->data.scale,
                            .mean = mean,
                            .std = std,
                            .n_mean = c->data.mean.n,
                            .n_std = c->data.std.n,
                            .flattens_records = c->data.flatten,
-                           .holds_tokens = holds_tokens(c),
+                           .holds_tokens = takes_tokens(c),
                            .images = make_image_options(&c->data),
                            .text = make_text_options(c),
                            .pages = make_page_options(&c->data),
                            .table = table,
                            .objective = objectives[c->data.objective],
-                           .ignored_label = &ignored,
-                           .labels = label_kind_of(c)};
+                           .ignored_label = &ignored_label,
+                           .labels = get_label_kind(c)};
   set_split_column(&c->data, s, &o);
   return read_records(c, s, &o, ret, &reason) == CLV_OK ? CLV_OK
                                                         : fail_data_set(c, s, &reason, err);
 }
 
-static clv_code split_train(const clv_session_config *c, clv_run_data *d, clv_err *err) {
+static clv_code split_train_set(const clv_session_config *c, clv_run_data *d, clv_err *err) {
   uint64_t seed;
   clv_err reason;
   CLV_TRY(clv_run_data_derive_seed(c, &seed, err));
-  clv_split_kind kind = splits[c->data.validation_split_by];
+  clv_split_kind kind = split_kinds[c->data.validation_split_by];
   clv_code code = c->data.folds
                       ? clv_subset_split_fold(d->train, kind, c->data.folds, c->data.fold, seed,
                                               &d->train_rows, &d->validation_rows, &reason)
@@ -365,16 +366,16 @@ static clv_code learn_from_train(const clv_session_config *c, const set_files *s
              : fail_data_set(c, s, &reason, err);
 }
 
-clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run_data *ret,
+clv_code clv_run_data_open(const clv_session_config *c, bool needs_train, clv_run_data *ret,
                            clv_err *err) {
   clv_run_data d = *ret;
   clv_code code = CLV_OK;
   set_files train = describe_train_files(c), test = describe_test_files(c, false);
   *ret = (clv_run_data){0};
   train.notifier = test.notifier = d.notifier;
-  if (need_train || !c->data.test.n) code = open_set(c, &train, &d.train, err);
+  if (needs_train || !c->data.test.n) code = open_set(c, &train, &d.train, err);
   if (code == CLV_OK && c->data.test.n) code = open_set(c, &test, &d.test, err);
-  if (code == CLV_OK && d.train) code = split_train(c, &d, err);
+  if (code == CLV_OK && d.train) code = split_train_set(c, &d, err);
   if (code == CLV_OK) code = learn_from_train(c, &train, &d, err);
   if (code == CLV_OK) code = encode_set(c, &d, &train, d.train, err);
   if (code == CLV_OK) code = encode_set(c, &d, &test, d.test, err);
@@ -407,17 +408,17 @@ clv_code clv_run_data_open_inputs(const clv_session_config *c, clv_run_data *ret
 /* ---- notes for the user on the sets of records ----------------------------------------------- */
 
 static const char *describe_split(const clv_session_config *c, const clv_run_data *d) {
-  static const char *const words[] = {
+  static const char *const split_texts[] = {
       [CLV_SPLIT_STRATIFIED] = "each class by its share, drawn by the seed",
       [CLV_SPLIT_SHUFFLED] = "drawn by the seed",
       [CLV_SPLIT_GROUPS] = "in whole groups, drawn by the seed",
       [CLV_SPLIT_LAST] = "the last ones of the files",
       [CLV_SPLIT_TIME] = "the latest by data.validation.column",
       [CLV_SPLIT_COLUMN] = "those that data.validation.column names"};
-  clv_split_kind session_kind = splits[c->data.validation_split_by];
+  clv_split_kind session_kind = split_kinds[c->data.validation_split_by];
   clv_split_kind kind = clv_dataset_split_kind(d->train, session_kind);
   if (kind == CLV_SPLIT_GROUPS && session_kind != kind) return "in whole pages, drawn by the seed";
-  return words[kind];
+  return split_texts[kind];
 }
 
 void clv_run_data_describe_held_back(const clv_session_config *c, const clv_run_data *d,
@@ -429,7 +430,7 @@ void clv_run_data_describe_held_back(const clv_session_config *c, const clv_run_
   if (n && c->data.folds)
     clv_bytes_printf(out, ", fold %llu of %llu", (unsigned long long)c->data.fold,
                      (unsigned long long)c->data.folds);
-  n = d->train ? clv_dataset_other_sets(d->train) : 0;
+  n = d->train ? clv_dataset_other_set_count(d->train) : 0;
   if (n)
     clv_bytes_printf(out, "; %zu of the file %s test records, which training leaves out", n,
                      n > 1 ? "are" : "is");
@@ -448,11 +449,13 @@ static void note_one_class(const char *set, const clv_dataset *ds, const clv_sub
 
 /* Returns, for each class below *ret_n, if a training record has it; NULL: records have no
  * class. */
-static bool *list_trained_classes(const clv_run_data *d, size_t *ret_n, clv_bytes *notes) {
-  int64_t low, high;
+static bool *find_trained_classes(const clv_run_data *d, size_t *ret_n, clv_bytes *notes) {
+  int64_t min_class, max_class;
   bool *is_trained = NULL;
-  if (!d->train || !clv_dataset_label_range(d->train, &low, &high) || high >= 1 << 20) return NULL;
-  *ret_n = (size_t)CLV_MAX(high, 0) + 1;
+  if (!d->train || !clv_dataset_label_range(d->train, &min_class, &max_class) ||
+      max_class >= 1 << 20)
+    return NULL;
+  *ret_n = (size_t)CLV_MAX(max_class, 0) + 1;
   if (clv_alloc(*ret_n, sizeof *is_trained, &is_trained, NULL) != CLV_OK) notes->failed = true;
   for (size_t i = 0; is_trained && i < d->train_rows.n; i++) {
     int64_t class = clv_dataset_record_class(d->train, d->train_rows.index[i]);
@@ -465,54 +468,57 @@ static bool *list_trained_classes(const clv_run_data *d, size_t *ret_n, clv_byte
 static void note_untrained_classes(const char *set, const clv_dataset *ds, const clv_subset *rows,
                                    const clv_run_data *d, clv_bytes *notes) {
   size_t n_classes = 0, n = 0;
-  CLV_AUTO(clv_freep) bool *is_trained = list_trained_classes(d, &n_classes, notes);
-  int64_t first = -1;
+  CLV_AUTO(clv_freep) bool *is_trained = find_trained_classes(d, &n_classes, notes);
+  int64_t first_untrained_class = -1;
   for (size_t i = 0; ds && is_trained && i < rows->n; i++) {
     int64_t class = clv_dataset_record_class(ds, rows->index[i]);
     if (class < 0 || ((uint64_t) class < n_classes && is_trained[class])) continue;
-    if (!n++) first = class;
+    if (!n++) first_untrained_class = class;
   }
   if (!n) return;
   clv_bytes_printf(notes, "%s: %zu record%s of a class that no training record has, as %lld", set,
-                   n, n > 1 ? "s are" : " is", (long long)first);
-  if ((uint64_t)first < clv_dataset_class_count(ds))
-    clv_bytes_printf(notes, " (%.80s)", clv_dataset_class_name(ds, (size_t)first));
+                   n, n > 1 ? "s are" : " is", (long long)first_untrained_class);
+  if ((uint64_t)first_untrained_class < clv_dataset_class_count(ds))
+    clv_bytes_printf(notes, " (%.80s)", clv_dataset_class_name(ds, (size_t)first_untrained_class));
   clv_bytes_puts(notes, "\n");
 }
 
-/* True if the number `one` is less than `other`. Both are texts of digits. */
-static bool is_smaller_number(const char *one, const char *other) {
-  one += strspn(one, "0");
-  other += strspn(other, "0");
-  size_t n = strlen(one), m = strlen(other);
-  return n == m ? strcmp(one, other) < 0 : n < m;
+/* True if the number `digits` is less than `other_digits`. Both are texts of digits. */
+static bool is_smaller_number(const char *digits, const char *other_digits) {
+  digits += strspn(digits, "0");
+  other_digits += strspn(other_digits, "0");
+  size_t n = strlen(digits), m = strlen(other_digits);
+  return n == m ? strcmp(digits, other_digits) < 0 : n < m;
 }
 
 /* Notes that the classes have numbers as names but are not in the order of these numbers. Names
  * sort as texts, so 10 comes before 2, and class 1 may be '10'. */
 static void note_class_order(const clv_session_config *c, const clv_dataset *ds, clv_bytes *notes) {
-  size_t n = ds && !c->data.documents.labels.n ? clv_dataset_class_count(ds) : 0, first = 0;
+  size_t n = ds && !c->data.documents.labels.n ? clv_dataset_class_count(ds) : 0,
+         first_misplaced_class = 0;
   for (size_t i = 0; i < n; i++) {
-    if (!clv_is_number_name(clv_dataset_class_name(ds, i))) return;
-    if (!first && i &&
+    if (!clv_is_numeric_name(clv_dataset_class_name(ds, i))) return;
+    if (!first_misplaced_class && i &&
         is_smaller_number(clv_dataset_class_name(ds, i), clv_dataset_class_name(ds, i - 1)))
-      first = i;
+      first_misplaced_class = i;
   }
-  if (!first) return;
+  if (!first_misplaced_class) return;
   clv_bytes_printf(notes,
                    "data.train: its classes are in the order of their names as texts, not as "
                    "numbers: '%s' is class %zu, and '%s' class %zu; zeros in front (01, 02, 10) "
                    "give the order of numbers\n",
-                   clv_dataset_class_name(ds, first - 1), first - 1,
-                   clv_dataset_class_name(ds, first), first);
+                   clv_dataset_class_name(ds, first_misplaced_class - 1), first_misplaced_class - 1,
+                   clv_dataset_class_name(ds, first_misplaced_class), first_misplaced_class);
 }
 
 /* Appends notes on sets that may surprise the user: a fraction that leaves one validation record,
  * classes numbered in the order of texts, a set with a single class, and classes without training
  * records. */
-static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_bytes *notes) {
-  double share = c->data.validation_fraction * (double)(d->train_rows.n + d->validation_rows.n);
-  if (d->validation_rows.n == 1 && share > 0 && share < 0.5)
+static void note_surprising_sets(const clv_session_config *c, const clv_run_data *d,
+                                 clv_bytes *notes) {
+  double n_expected_records =
+      c->data.validation_fraction * (double)(d->train_rows.n + d->validation_rows.n);
+  if (d->validation_rows.n == 1 && n_expected_records > 0 && n_expected_records < 0.5)
     clv_bytes_printf(notes,
                      "data.validation: a fraction of %g of %zu records rounds to none, so one is "
                      "held back: raise data.validation.fraction\n",
@@ -539,7 +545,7 @@ static void report_progress(void *user, size_t n_done, size_t n_records) {
 }
 
 static clv_code refuse_not_finite(const clv_session_config *c, const scan_progress *w,
-                                  clv_config_pos pos, const clv_scan *s, clv_err *err) {
+                                  clv_config_pos pos, const clv_scan_result *s, clv_err *err) {
   char more_text[80] = "";
   if (s->not_finite_records.n > 1)
     snprintf(more_text, sizeof more_text, ", and %zu more record%s such values",
@@ -554,31 +560,31 @@ static clv_code refuse_not_finite(const clv_session_config *c, const scan_progre
 
 static void note_stray_files(const clv_dataset *ds, const scan_progress *w, const char *folder,
                              clv_bytes *notes) {
-  const char *first;
-  size_t n = clv_dataset_stray_files(ds, &first);
+  const char *first_file;
+  size_t n = clv_dataset_stray_file_count(ds, &first_file);
   if (n)
     clv_bytes_printf(notes,
                      "%s: %zu file%s in %s %s no image of a class (.png, .jpg or .jpeg in a folder "
                      "per class) and ignored; the first: %s\n",
-                     w->key, n, CLV_S(n), folder, n > 1 ? "are" : "is", first);
+                     w->key, n, CLV_S(n), folder, n > 1 ? "are" : "is", first_file);
 }
 
 /* Notes that records are taken for images of one channel, if the first layer would also accept them
  * as they are in the file. */
 static void note_added_channel(const clv_session_config *c, const clv_dataset *ds,
                                const scan_progress *w, const char *file, clv_bytes *notes) {
-  char shape[160];
+  char shape_text[160];
   clv_shape x = clv_dataset_x_shape(ds, 1);
   if (!clv_dataset_adds_channel(ds) || !clv_model_takes_sequences_or_images(c)) return;
   clv_bytes_printf(notes,
                    "%s: records of %s are taken for images of one channel, %s; if they are "
                    "sequences, data.inputs: [x] keeps the shape of the file\n",
-                   w->key, file, clv_shape_format(&x, shape, sizeof shape));
+                   w->key, file, clv_shape_format(&x, shape_text, sizeof shape_text));
 }
 
 static void note_truncated_texts(const clv_session_config *c, const clv_dataset *ds,
                                  const scan_progress *w, clv_bytes *notes) {
-  size_t n = clv_dataset_truncated(ds);
+  size_t n = clv_dataset_truncated_count(ds);
   if (n)
     clv_bytes_printf(notes,
                      "%s: %zu of %zu texts %s longer than data.text.max_tokens (%llu) and cut\n",
@@ -589,12 +595,12 @@ static void note_truncated_texts(const clv_session_config *c, const clv_dataset 
 static void note_pages(const clv_session_config *c, const clv_dataset *ds, const scan_progress *w,
                        clv_bytes *notes) {
   clv_page_counts n = clv_dataset_page_counts(ds);
-  if (!n.pages) return;
+  if (!n.n_pages) return;
   clv_bytes_printf(
       notes,
       "%s: %zu page%s with %zu word%s in %zu window%s of %llu tokens; %zu %s more than one\n",
-      w->key, n.pages, CLV_S(n.pages), n.words, CLV_S(n.words), n.windows, CLV_S(n.windows),
-      (unsigned long long)c->data.documents.max_tokens, n.n_long_pages,
+      w->key, n.n_pages, CLV_S(n.n_pages), n.n_words, CLV_S(n.n_words), n.n_windows,
+      CLV_S(n.n_windows), (unsigned long long)c->data.documents.max_tokens, n.n_long_pages,
       n.n_long_pages == 1 ? "takes" : "take");
   if (n.n_unlabelled_windows)
     clv_bytes_printf(notes, "%s: %zu window%s without a labelled word left out\n", w->key,
@@ -602,9 +608,9 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
   if (n.n_words_without_tokens)
     clv_bytes_printf(notes, "%s: the tokenizer has no token for %zu word%s\n", w->key,
                      n.n_words_without_tokens, CLV_S(n.n_words_without_tokens));
-  if (n.n_strays)
+  if (n.n_stray_files)
     clv_bytes_printf(notes, "%s: %zu file%s no document (.pdf, .png, .jpg, .jsonl) and ignored\n",
-                     w->key, n.n_strays, n.n_strays == 1 ? " is" : "s are");
+                     w->key, n.n_stray_files, n.n_stray_files == 1 ? " is" : "s are");
 }
 
 /* Notes a head with more outputs than the labels need. If the labels are numbers, the highest
@@ -612,14 +618,16 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
  * check_head_size refuses such a head. */
 static void note_labels(const clv_session_config *c, const clv_dataset *ds, const scan_progress *w,
                         clv_bytes *notes) {
-  int64_t low, high;
+  int64_t min_label, max_label;
   const clv_attr_spec *a = clv_plan_find_labels_attr(c);
-  if (!a || clv_dataset_class_count(ds) || !clv_dataset_label_range(ds, &low, &high)) return;
-  if (high + 1 < a->int_value)
+  if (!a || clv_dataset_class_count(ds) || !clv_dataset_label_range(ds, &min_label, &max_label))
+    return;
+  if (max_label + 1 < a->int_value)
     clv_bytes_printf(notes,
                      "%s: labels go up to %lld, and the head has labels: %lld; if there are no "
                      "more classes elsewhere, write labels: %lld\n",
-                     w->key, (long long)high, (long long)a->int_value, (long long)high + 1);
+                     w->key, (long long)max_label, (long long)a->int_value,
+                     (long long)max_label + 1);
 }
 
 /* Notes labels of which most are the token of their own position, so that they are not shifted. If
@@ -639,12 +647,12 @@ static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv
                          const scan_progress *w, const clv_text_list *files, clv_config_pos pos,
                          clv_subset *rows[2], uint64_t *n_left_out, clv_bytes *notes,
                          clv_err *err) {
-  CLV_AUTO(clv_scan_done) clv_scan found = {0};
+  CLV_AUTO(clv_scan_result_done) clv_scan_result found = {0};
   clv_err reason;
   so->user = (void *)(uintptr_t)w;
   note_stray_files(ds, w, files->items[0], notes);
-  clv_plan_note_broken_records(w->key, clv_dataset_broken(ds), notes);
-  *n_left_out += clv_dataset_broken(ds)->n;
+  clv_plan_note_broken_records(w->key, clv_dataset_broken_records(ds), notes);
+  *n_left_out += clv_dataset_broken_records(ds)->n;
   note_truncated_texts(c, ds, w, notes);
   note_added_channel(c, ds, w, files->items[0], notes);
   note_pages(c, ds, w, notes);
@@ -677,10 +685,10 @@ static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv
   return CLV_OK;
 }
 
-/* Fails if all records of a set that had some were left out. n_before: numbers of records of
+/* Fails if all records of a set that had some were left out. n_rows_before: numbers of records of
  * training, validation and test before any was left out. */
 static clv_code check_sets_left(const clv_session_config *c, const clv_run_data *d,
-                                const size_t n_before[3], clv_err *err) {
+                                const size_t n_rows_before[3], clv_err *err) {
   const struct {
     const char *key;
     const clv_subset *rows;
@@ -689,12 +697,12 @@ static clv_code check_sets_left(const clv_session_config *c, const clv_run_data 
               {"data.validation", &d->validation_rows, c->data.train_pos},
               {"data.test", &d->test_rows, c->data.test_pos}};
   for (size_t i = 0; i < CLV_COUNT(sets); i++) {
-    if (sets[i].rows->n || !n_before[i]) continue;
+    if (sets[i].rows->n || !n_rows_before[i]) continue;
     clv_session_fail_at(c, sets[i].pos, err,
                         "%s: all of its %zu record%s %s left out (data.broken and data.non_finite: "
                         "skip): correct the files, or choose other records",
-                        sets[i].key, n_before[i], CLV_S(n_before[i]),
-                        n_before[i] > 1 ? "are" : "is");
+                        sets[i].key, n_rows_before[i], CLV_S(n_rows_before[i]),
+                        n_rows_before[i] > 1 ? "are" : "is");
     if (err) err->code = CLV_DATA_LOSS;
     return CLV_DATA_LOSS;
   }
@@ -703,16 +711,16 @@ static clv_code check_sets_left(const clv_session_config *c, const clv_run_data 
 
 clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const clv_run_scan *o,
                            uint64_t *ret_n_left_out, clv_bytes *notes, clv_err *err) {
-  clv_draw_seed draw = {0};
-  CLV_TRY(clv_run_data_derive_seed(c, &draw.seed, err));
+  clv_draw_seed draw_seed = {0};
+  CLV_TRY(clv_run_data_derive_seed(c, &draw_seed.seed, err));
   clv_subset *train[2] = {&d->train_rows, &d->validation_rows}, *test[2] = {&d->test_rows, NULL};
   clv_scan_options so = {
       .max_records = o->max_records,
       .decodes_images = o->decodes_images || c->data.broken == CLV_BROKEN_RECORD_SKIP,
-      .draw = &draw,
+      .draw = &draw_seed,
       .progress = report_progress};
   uint64_t n_left_out = 0;
-  const size_t n_before[3] = {d->train_rows.n, d->validation_rows.n, d->test_rows.n};
+  const size_t n_rows_before[3] = {d->train_rows.n, d->validation_rows.n, d->test_rows.n};
   if (d->train)
     CLV_TRY(scan_set(c, d->train, &so, &(scan_progress){o, "data.train"}, &c->data.train,
                      c->data.train_pos, train, &n_left_out, notes, err));
@@ -720,8 +728,8 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
   if (d->test)
     CLV_TRY(scan_set(c, d->test, &so, &(scan_progress){o, "data.test"}, &c->data.test,
                      c->data.test_pos, test, &n_left_out, notes, err));
-  CLV_TRY(check_sets_left(c, d, n_before, err));
-  note_sets(c, d, notes);
+  CLV_TRY(check_sets_left(c, d, n_rows_before, err));
+  note_surprising_sets(c, d, notes);
   *ret_n_left_out = n_left_out;
   return CLV_OK;
 }

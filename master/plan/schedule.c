@@ -15,16 +15,16 @@ _Static_assert((int)CLV_PIPE_CUSTOM == CLV_SCHED_CUSTOM && (int)CLV_PIPE_ZB_H1 =
 
 /* ---- the pipeline of a blueprint ------------------------------------------------------------- */
 
-uint32_t clv_pipeline_find_ranks(const clv_blueprint *b, clv_sched_shape *shape,
-                                 const char *names[CLV_SCHED_RANKS]) {
-  uint16_t rank_of[CLV_SCHED_RANKS] = {0};
+uint32_t clv_pipeline_list_ranks(const clv_blueprint *b, clv_sched_shape *shape,
+                                 const char *rank_names[CLV_SCHED_RANKS]) {
+  uint16_t stage_ranks[CLV_SCHED_RANKS] = {0};
   uint32_t n = 0;
   for (int worker = -1; worker < (int)b->config->n_workers; worker++) {
     bool is_used = false;
     for (uint32_t s = 0; s <= b->n_stages; s++) is_used |= b->stages[s].worker == worker;
     if (!is_used) continue;
-    names[n] = worker < 0 ? "master" : b->config->workers[worker].name;
-    rank_of[worker + 1] = (uint16_t)n++;
+    rank_names[n] = worker < 0 ? "master" : b->config->workers[worker].name;
+    stage_ranks[worker + 1] = (uint16_t)n++;
   }
   shape->n_ranks = n;
   shape->n_stages = b->n_stages + 1;
@@ -33,7 +33,7 @@ uint32_t clv_pipeline_find_ranks(const clv_blueprint *b, clv_sched_shape *shape,
          !b->stages[shape->first_backward_stage].has_backward)
     shape->first_backward_stage++;
   for (uint32_t s = 0; s <= b->n_stages; s++)
-    shape->stage_rank[s] = rank_of[b->stages[s].worker + 1];
+    shape->stage_rank[s] = stage_ranks[b->stages[s].worker + 1];
   return n;
 }
 
@@ -89,19 +89,19 @@ static void number_instructions(const clv_blueprint *b, clv_placed_schedule *l, 
   uint32_t position = 0;
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {
     const clv_instr *in = &l->sched->instrs[rank][i];
-    clv_call_positions *t = &l->positions[in->stage * l->n_micro];
+    clv_call_positions *t = &l->positions[in->stage * l->n_micro_batches];
     if (b->has_cache && in->stage == 0) continue; /* a step does not call a cached stage */
     switch ((clv_instr_kind)in->kind) {
       case CLV_INSTR_FORWARD:
-        t[in->micro_batch].forward = ++position;
+        t[in->micro_batch].forward_position = ++position;
         t[in->micro_batch].uses_old_weights = in->weights_age;
         break;
       case CLV_INSTR_BACKWARD:
       case CLV_INSTR_INPUT:
-        t[in->micro_batch].backward = ++position;
+        t[in->micro_batch].backward_position = ++position;
         break;
       case CLV_INSTR_WEIGHT:
-        t[in->micro_batch].weight = ++position;
+        t[in->micro_batch].weight_grad_position = ++position;
         break;
       case CLV_INSTR_STEP:
         if (is_stage_learning(b, in->stage))
@@ -116,16 +116,16 @@ static void number_instructions(const clv_blueprint *b, clv_placed_schedule *l, 
 static clv_code fill_schedule(const clv_blueprint *b, const clv_sched_costs *costs,
                               clv_placed_schedule *l, clv_err *err) {
   const clv_session_config *c = b->config;
-  const char *names[CLV_SCHED_RANKS];
+  const char *rank_names[CLV_SCHED_RANKS];
   clv_sched_options o = {.kind = (clv_sched_kind)c->pipeline.schedule, .window = l->window};
   clv_sched_costs default_costs;
-  bool is_full_round = l->n_micro == b->micro_batches * l->n_steps;
+  bool is_full_round = l->n_micro_batches == b->micro_batches * l->n_steps;
   if (!is_full_round && (o.kind == CLV_SCHED_INTERLEAVED || o.kind == CLV_SCHED_CUSTOM))
     /* the short last batch of an epoch has too few micro-batches for the session's schedule */
     o.kind = CLV_SCHED_1F1B;
-  clv_pipeline_find_ranks(b, &o.shape, names);
-  o.shape.n_micro_batches = l->n_micro;
-  if (o.kind == CLV_SCHED_PIPEDREAM_2BW) o.shape.n_accumulate = l->n_micro / l->n_steps;
+  clv_pipeline_list_ranks(b, &o.shape, rank_names);
+  o.shape.n_micro_batches = l->n_micro_batches;
+  if (o.kind == CLV_SCHED_PIPEDREAM_2BW) o.shape.n_accumulate = l->n_micro_batches / l->n_steps;
   clv_pipeline_default_costs(b, &default_costs);
   o.costs = costs ? costs : &default_costs;
   if (o.kind == CLV_SCHED_CUSTOM)
@@ -133,8 +133,8 @@ static clv_code fill_schedule(const clv_blueprint *b, const clv_sched_costs *cos
   else
     CLV_TRY(clv_sched_make(&o, &l->sched, err));
   CLV_TRY(clv_sched_check(l->sched, &l->report, err));
-  CLV_TRY(
-      clv_alloc((size_t)o.shape.n_stages * l->n_micro, sizeof *l->positions, &l->positions, err));
+  CLV_TRY(clv_alloc((size_t)o.shape.n_stages * l->n_micro_batches, sizeof *l->positions,
+                    &l->positions, err));
   CLV_TRY(clv_alloc((size_t)o.shape.n_stages * l->n_steps, sizeof *l->step_positions,
                     &l->step_positions, err));
   for (uint32_t r = 0; r < o.shape.n_ranks; r++) number_instructions(b, l, r);
@@ -144,12 +144,12 @@ static clv_code fill_schedule(const clv_blueprint *b, const clv_sched_costs *cos
 /* Appends the names of the ranks to an error, because a schedule knows only their numbers. */
 static void append_rank_names(const clv_blueprint *b, clv_err *err) {
   clv_sched_shape shape;
-  const char *names[CLV_SCHED_RANKS];
+  const char *rank_names[CLV_SCHED_RANKS];
   size_t at = strlen(err->text);
-  uint32_t n = clv_pipeline_find_ranks(b, &shape, names);
+  uint32_t n = clv_pipeline_list_ranks(b, &shape, rank_names);
   for (uint32_t i = 0; i < n && at < sizeof err->text; i++)
     at += (size_t)snprintf(err->text + at, sizeof err->text - at, "%s%u is %s",
-                           i ? ", " : " (rank ", i, names[i]);
+                           i ? ", " : " (rank ", i, rank_names[i]);
   if (at < sizeof err->text) snprintf(err->text + at, sizeof err->text - at, ")");
 }
 
@@ -158,7 +158,7 @@ clv_code clv_placed_schedule_new(const clv_blueprint *b, uint32_t n_micro, uint3
                                  clv_placed_schedule **ret, clv_err *err) {
   clv_placed_schedule *l;
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
-  l->n_micro = n_micro;
+  l->n_micro_batches = n_micro;
   l->n_steps = n_steps;
   l->window = window;
   clv_code code = fill_schedule(b, costs, l, err);
@@ -187,20 +187,20 @@ void clv_placed_schedule_freep(clv_placed_schedule **l) {
 
 clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) {
   CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
-  uint32_t steps = clv_pipeline_steps_in_round(b->config);
-  return clv_placed_schedule_new(b, b->micro_batches * steps, steps,
-                                 clv_pipeline_first_window(b->config), NULL, &l, err);
+  uint32_t n_steps = clv_pipeline_steps_per_round(b->config);
+  return clv_placed_schedule_new(b, b->micro_batches * n_steps, n_steps,
+                                 clv_pipeline_initial_window(b->config), NULL, &l, err);
 }
 
 /* ---- numbers of the session's schedule ------------------------------------------------------- */
 
-uint32_t clv_pipeline_steps_in_round(const clv_session_config *c) {
+uint32_t clv_pipeline_steps_per_round(const clv_session_config *c) {
   return clv_sched_is_async((clv_sched_kind)c->pipeline.schedule)
              ? (uint32_t)c->pipeline.flush_every
              : 1;
 }
 
-uint32_t clv_pipeline_first_window(const clv_session_config *c) {
+uint32_t clv_pipeline_initial_window(const clv_session_config *c) {
   uint64_t w = c->pipeline.window;
   return w == CLV_WINDOW_AUTO || w == CLV_WINDOW_TEXTBOOK ? 0 : (uint32_t)w;
 }

@@ -14,11 +14,11 @@
 
 enum { PASS_FORWARD, PASS_INPUT, PASS_WEIGHT, N_PASSES };
 /* a step that takes at most this multiple of the best time counts as equally fast */
-static const double EQUALLY_FAST_RATIO = 1.02;
+static const double MAX_EQUAL_TIME_RATIO = 1.02;
 /* Seconds that a node spends on a micro-batch outside its layers, in each direction: frames, locks,
  * wake-ups. Measured over loopback: three nodes with tiny layers take 0.22 ms more for each
  * micro-batch. */
-static const double HANDLING_S = 0.0001;
+static const double HANDLING_OVERHEAD_S = 0.0001;
 
 static void free_cut_plan(clv_cut_plan *w) {
   free(w->stages);
@@ -30,31 +30,32 @@ static void free_cut_search(clv_cut_search *c) {
   for (uint32_t i = 0; i < MAX_SUGGESTIONS; i++) free_cut_plan(&c->best_plans[i]);
   free_cut_plan(&c->session_plan);
   free(c->micro_batch_choices);
-  free(c->layer_sums);
+  free(c->time_sums);
   free(c->crossing_bytes);
-  free(c->places);
-  free(c->min_layers);
-  free(c->max_layers);
+  free(c->cut_layers);
+  free(c->min_cut_layers);
+  free(c->max_cut_layers);
   clv_bytes_done(&c->notes);
 }
 
 /* ---- times of layers ------------------------------------------------------------------------- */
 
-static double *running_sums_of(const clv_cut_search *c, uint32_t profile, uint32_t choice,
-                               int pass) {
+static double *get_running_sums(const clv_cut_search *c, uint32_t profile, uint32_t choice,
+                                int pass) {
   size_t row = ((size_t)profile * c->n_choices + choice) * N_PASSES + (size_t)pass;
-  return c->layer_sums + row * (c->cuts.n_layers + 1);
+  return c->time_sums + row * (c->cuts.n_layers + 1);
 }
 
 static void sum_layer_times(const clv_cut_search *c, uint32_t profile, uint32_t choice) {
-  double samples = (double)c->b->config->train.batch / c->micro_batch_choices[choice];
-  double *sums[N_PASSES];
-  for (int i = 0; i < N_PASSES; i++) sums[i] = running_sums_of(c, profile, choice, i);
+  double samples_per_micro_batch =
+      (double)c->b->config->train.batch / c->micro_batch_choices[choice];
+  double *running_sums[N_PASSES];
+  for (int i = 0; i < N_PASSES; i++) running_sums[i] = get_running_sums(c, profile, choice, i);
   for (uint32_t layer = 0; layer < c->cuts.n_layers; layer++) {
-    clv_plan_times t = clv_profile_times(c->profiles[profile], layer, samples);
-    sums[PASS_FORWARD][layer + 1] = sums[PASS_FORWARD][layer] + t.forward_seconds;
-    sums[PASS_INPUT][layer + 1] = sums[PASS_INPUT][layer] + t.input_grad_seconds;
-    sums[PASS_WEIGHT][layer + 1] = sums[PASS_WEIGHT][layer] + t.weight_grad_seconds;
+    clv_plan_times t = clv_profile_times(c->profiles[profile], layer, samples_per_micro_batch);
+    running_sums[PASS_FORWARD][layer + 1] = running_sums[PASS_FORWARD][layer] + t.forward_seconds;
+    running_sums[PASS_INPUT][layer + 1] = running_sums[PASS_INPUT][layer] + t.input_grad_seconds;
+    running_sums[PASS_WEIGHT][layer + 1] = running_sums[PASS_WEIGHT][layer] + t.weight_grad_seconds;
   }
 }
 
@@ -64,7 +65,7 @@ static clv_code measure_layer_times(clv_cut_search *c, clv_err *err) {
     int threads = (int)c->b->config->stages[s].threads;
     uint32_t p = 0;
     while (p < c->n_profiles && c->profiles[p]->threads != threads) p++;
-    c->profile_of_stage[s] = p;
+    c->stage_profile_indexes[s] = p;
     if (p < c->n_profiles) continue;
     CLV_TRY(clv_profile_new(c->b, threads, &c->profiles[p], err));
     c->n_profiles++;
@@ -78,12 +79,13 @@ static clv_code make_running_sums(clv_cut_search *c, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
   CLV_TRY(clv_alloc(c->b->micro_batches, sizeof *sizes, &sizes, err));
   uint32_t n_session_micro_batches = (uint32_t)clv_chunk_sizes(batch, c->b->micro_batches, sizes);
-  CLV_TRY(clv_micro_batch_choices(batch, p->sample_counts[p->n_sizes - 1], n_session_micro_batches,
-                                  &c->micro_batch_choices, &c->n_choices, err));
+  CLV_TRY(clv_list_micro_batch_choices(batch, p->sample_counts[p->n_sizes - 1],
+                                       n_session_micro_batches, &c->micro_batch_choices,
+                                       &c->n_choices, err));
   while (c->micro_batch_choices[c->session_plan.split.micros_choice] != n_session_micro_batches)
     c->session_plan.split.micros_choice++;
   CLV_TRY(clv_alloc((size_t)c->n_profiles * c->n_choices * N_PASSES,
-                    (p->n_layers + 1) * sizeof(double), &c->layer_sums, err));
+                    (p->n_layers + 1) * sizeof(double), &c->time_sums, err));
   for (uint32_t i = 0; i < c->n_profiles; i++)
     for (uint32_t k = 0; k < c->n_choices; k++) sum_layer_times(c, i, k);
   return CLV_OK;
@@ -93,42 +95,43 @@ static clv_code make_running_sums(clv_cut_search *c, clv_err *err) {
 
 /* Computes the time that a tensor takes between two nodes (worker index; -1: the master). Unless it
  * is sent directly, a tensor between two workers is sent over two links, one after the other. */
-static void compute_tensor_times(const clv_cut_search *c, int from, int to, bool direct,
+static void compute_tensor_times(const clv_cut_search *c, int from_node, int to, bool is_direct,
                                  double bytes, double *ret_latency_s, double *ret_serialise_s) {
   const clv_link_estimates *l = c->links;
-  int low = CLV_MIN(from, to), high = CLV_MAX(from, to);
+  int lower_node = CLV_MIN(from_node, to), higher_node = CLV_MAX(from_node, to);
   *ret_latency_s = *ret_serialise_s = 0;
-  if (from == to) return;
-  const clv_link_estimate *a = low < 0  ? &l->worker_links[high]
-                               : direct ? &l->hops[(size_t)low * l->n + (size_t)high]
-                                        : &l->worker_links[low];
+  if (from_node == to) return;
+  const clv_link_estimate *a = lower_node < 0 ? &l->worker_links[higher_node]
+                               : is_direct
+                                   ? &l->hops[(size_t)lower_node * l->n + (size_t)higher_node]
+                                   : &l->worker_links[lower_node];
   *ret_latency_s = a->latency_s;
   *ret_serialise_s = bytes / a->bytes_per_s;
-  if (low < 0 || direct) return;
-  const clv_link_estimate *b = &l->worker_links[high];
+  if (lower_node < 0 || is_direct) return;
+  const clv_link_estimate *b = &l->worker_links[higher_node];
   *ret_latency_s += b->latency_s + fmin(*ret_serialise_s, bytes / b->bytes_per_s);
   *ret_serialise_s = fmax(*ret_serialise_s, bytes / b->bytes_per_s);
 }
 
-static void fill_costs(const void *user, const uint32_t *last, uint32_t choice,
+static void fill_costs(const void *user, const uint32_t *last_layers, uint32_t choice,
                        clv_sched_costs *ret) {
   const clv_cut_search *c = user;
   uint32_t n = c->b->n_stages;
-  for (uint32_t s = 0, first = 0; s < n; first = last[s++] + 1) {
+  for (uint32_t s = 0, first_layer = 0; s < n; first_layer = last_layers[s++] + 1) {
     double t[N_PASSES];
     const clv_stage_plan *stage = &c->b->stages[s];
     double speed = c->links->speeds[stage->worker < 0 ? c->links->n : (size_t)stage->worker];
     for (int i = 0; i < N_PASSES; i++) {
-      const double *sums = running_sums_of(c, c->profile_of_stage[s], choice, i);
-      t[i] = (sums[last[s] + 1] - sums[first]) / speed;
+      const double *running_sums = get_running_sums(c, c->stage_profile_indexes[s], choice, i);
+      t[i] = (running_sums[last_layers[s] + 1] - running_sums[first_layer]) / speed;
     }
-    ret->forward_seconds[s] = HANDLING_S + t[PASS_FORWARD];
-    ret->input_grad_seconds[s] = HANDLING_S + t[PASS_INPUT];
+    ret->forward_seconds[s] = HANDLING_OVERHEAD_S + t[PASS_FORWARD];
+    ret->input_grad_seconds[s] = HANDLING_OVERHEAD_S + t[PASS_INPUT];
     if (c->b->config->stages[s].recompute) ret->input_grad_seconds[s] += t[PASS_FORWARD];
     ret->weight_grad_seconds[s] = t[PASS_WEIGHT];
     ret->step_seconds[s] = 0;
     compute_tensor_times(c, stage->worker, stage[1].worker, stage->sends_directly,
-                         c->crossing_bytes[last[s]] / c->micro_batch_choices[choice],
+                         c->crossing_bytes[last_layers[s]] / c->micro_batch_choices[choice],
                          &ret->latency_seconds[s], &ret->serialise_forward_seconds[s]);
     ret->serialise_backward_seconds[s] = ret->serialise_forward_seconds[s];
   }
@@ -141,9 +144,9 @@ static void fill_costs(const void *user, const uint32_t *last, uint32_t choice,
 
 /* ---- the schedule of the search -------------------------------------------------------------- */
 
-static void set_schedule(clv_cut_search *c) {
+static void set_search_schedule(clv_cut_search *c) {
   const clv_session_config *config = c->b->config;
-  const char *names[CLV_SCHED_RANKS];
+  const char *rank_names[CLV_SCHED_RANKS];
   clv_pipeline_kind kind = config->pipeline.schedule;
   bool is_simulated = kind == CLV_PIPE_NAIVE || kind == CLV_PIPE_GPIPE || kind == CLV_PIPE_1F1B ||
                       kind == CLV_PIPE_ZB_H1;
@@ -151,16 +154,16 @@ static void set_schedule(clv_cut_search *c) {
     clv_bytes_printf(&c->notes, "times are those of 1f1b, not of %s\n", clv_pipeline_name(kind));
   kind = is_simulated ? kind : CLV_PIPE_1F1B;
   c->cuts.kind = (clv_sched_kind)kind;
-  clv_pipeline_find_ranks(c->b, &c->cuts.shape, names);
+  clv_pipeline_list_ranks(c->b, &c->cuts.shape, rank_names);
   c->cuts.computes_window =
       kind == CLV_PIPE_1F1B && (config->pipeline.window == CLV_WINDOW_AUTO || !is_simulated);
   if (kind == CLV_PIPE_1F1B || kind == CLV_PIPE_ZB_H1)
-    c->cuts.window = clv_pipeline_first_window(config);
+    c->cuts.window = clv_pipeline_initial_window(config);
   c->cuts.micro_batch_counts = c->micro_batch_choices;
   c->cuts.n_micro_batch_counts = c->n_choices;
-  c->cuts.cut_places = c->places;
-  c->cuts.min_cut_layers = c->min_layers;
-  c->cuts.max_cut_layers = c->max_layers;
+  c->cuts.cut_places = c->cut_layers;
+  c->cuts.min_cut_layers = c->min_cut_layers;
+  c->cuts.max_cut_layers = c->max_cut_layers;
   c->cuts.compute_costs = fill_costs;
   c->cuts.user = c;
 }
@@ -168,22 +171,22 @@ static void set_schedule(clv_cut_search *c) {
 /* ---- other cuts written as a session file ---------------------------------------------------- */
 
 /* The session with other cuts; all other settings are the session's. */
-typedef struct variant {
+typedef struct session_variant {
   clv_session_config config;
   clv_stage_spec *stages;
   clv_layer_spec *layers;
   clv_blueprint *b;
   clv_placed_schedule *l;
-} variant;
+} session_variant;
 
-static void free_variant(variant *v) {
+static void free_session_variant(session_variant *v) {
   clv_placed_schedule_free(v->l);
   clv_blueprint_free(v->b);
   free(v->stages);
   free(v->layers);
 }
 
-static clv_code copy_stages(const clv_session_config *from, variant *v, clv_err *err) {
+static clv_code copy_stages(const clv_session_config *from, session_variant *v, clv_err *err) {
   size_t n = 0;
   for (size_t i = 0; i < from->n_stages; i++) n += from->stages[i].n_layers;
   CLV_TRY(clv_alloc(from->n_stages, sizeof *v->stages, &v->stages, err));
@@ -198,18 +201,19 @@ static clv_code copy_stages(const clv_session_config *from, variant *v, clv_err 
   return CLV_OK;
 }
 
-static clv_code make_variant(const clv_cut_search *c, const clv_sched_split *split, variant *v,
-                             clv_err *err) {
+static clv_code make_session_variant(const clv_cut_search *c, const clv_sched_split *split,
+                                     session_variant *v, clv_err *err) {
   const clv_blueprint *b = c->b;
   CLV_TRY(copy_stages(b->config, v, err));
-  for (uint32_t s = 0, first = 0; s < b->n_stages; first = split->last_layers[s++] + 1) {
+  for (uint32_t s = 0, first_layer = 0; s < b->n_stages;
+       first_layer = split->last_layers[s++] + 1) {
     clv_stage_spec *to = &v->stages[s];
     if (to->range.is_given) {
       to->range =
-          (clv_layer_range){.is_given = true, .first = first, .last = split->last_layers[s]};
+          (clv_layer_range){.is_given = true, .first = first_layer, .last = split->last_layers[s]};
     } else {
-      to->layers = &v->layers[first];
-      to->n_layers = split->last_layers[s] + 1 - first;
+      to->layers = &v->layers[first_layer];
+      to->n_layers = split->last_layers[s] + 1 - first_layer;
     }
   }
   v->config.pipeline.micro_batches = split->n_micro_batches;
@@ -219,37 +223,40 @@ static clv_code make_variant(const clv_cut_search *c, const clv_sched_split *spl
 }
 
 /* Appends the key `stages` of a session file that has the new cuts. */
-static clv_code write_stages(const variant *v, clv_bytes *out, clv_err *err) {
+static clv_code write_stages(const session_variant *v, clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_session_config_write(&v->config, &text, err));
-  const char *begin = text.data ? strstr(text.data, "\nstages:\n") : NULL;
-  if (!begin) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the stages of the new cuts");
-  const char *end = begin + strlen("\nstages:\n");
-  while (*end == ' ') end += strcspn(end, "\n") + (end[strcspn(end, "\n")] == '\n');
-  clv_bytes_add(out, begin + 1, (size_t)(end - begin - 1));
+  const char *yaml_begin = text.data ? strstr(text.data, "\nstages:\n") : NULL;
+  if (!yaml_begin)
+    return clv_fail(err, CLV_EXHAUSTED, "out of memory for the stages of the new cuts");
+  const char *yaml_end = yaml_begin + strlen("\nstages:\n");
+  while (*yaml_end == ' ')
+    yaml_end += strcspn(yaml_end, "\n") + (yaml_end[strcspn(yaml_end, "\n")] == '\n');
+  clv_bytes_add(out, yaml_begin + 1, (size_t)(yaml_end - yaml_begin - 1));
   return CLV_OK;
 }
 
 static clv_code describe_plan(const clv_cut_search *c, clv_cut_plan *w, clv_err *err) {
-  CLV_AUTO(free_variant) variant v = {0};
+  CLV_AUTO(free_session_variant) session_variant v = {0};
   CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
   uint32_t n = c->b->n_stages, m = w->split.n_micro_batches;
   CLV_TRY(clv_alloc(1, sizeof *costs, &costs, err));
   CLV_TRY(clv_alloc(n, sizeof *w->stages, &w->stages, err));
-  CLV_TRY(make_variant(c, &w->split, &v, err));
+  CLV_TRY(make_session_variant(c, &w->split, &v, err));
   fill_costs(c, w->split.last_layers, w->split.micros_choice, costs);
   CLV_TRY(clv_placed_schedule_new(v.b, m, 1, w->split.window, costs, &v.l, err));
   for (uint32_t s = 0; s < n; s++) {
-    bool learns = v.b->stages[s].has_backward;
+    bool is_learning = v.b->stages[s].has_backward;
     w->stages[s] = (clv_cut_stage){
-        .first = s ? w->split.last_layers[s - 1] + 1 : 0,
-        .last = w->split.last_layers[s],
-        .busy_s = m * (costs->forward_seconds[s] +
-                       (learns ? costs->input_grad_seconds[s] + costs->weight_grad_seconds[s] : 0)),
-        .edge_bytes = c->crossing_bytes[w->split.last_layers[s]],
-        .edge_s = m * costs->serialise_forward_seconds[s]};
-    CLV_TRY(clv_stage_memory(v.b, s, CLV_MAX(v.l->report.max_live_micros[s], 1u),
-                             &w->stages[s].memory_bytes, err));
+        .first_layer = s ? w->split.last_layers[s - 1] + 1 : 0,
+        .last_layer = w->split.last_layers[s],
+        .busy_s =
+            m * (costs->forward_seconds[s] +
+                 (is_learning ? costs->input_grad_seconds[s] + costs->weight_grad_seconds[s] : 0)),
+        .sent_bytes = c->crossing_bytes[w->split.last_layers[s]],
+        .send_s = m * costs->serialise_forward_seconds[s]};
+    CLV_TRY(clv_stage_memory_bytes(v.b, s, CLV_MAX(v.l->report.max_live_micros[s], 1u),
+                                   &w->stages[s].memory_bytes, err));
   }
   return write_stages(&v, &w->yaml, err);
 }
@@ -264,26 +271,26 @@ static clv_code evaluate_session_cuts(clv_cut_search *c, clv_err *err) {
 }
 
 /* Replaces the split by the same cuts with the fewest micro-batches that are about as fast
- * (EQUALLY_FAST_RATIO). More micro-batches take more memory, and batch norm sees fewer samples in
+ * (MAX_EQUAL_TIME_RATIO). More micro-batches take more memory, and batch norm sees fewer samples in
  * each. */
-static clv_code take_fewest_micro_batches(const clv_cut_search *c, clv_sched_split *best,
-                                          clv_err *err) {
-  clv_sched_split candidate = *best;
-  for (candidate.micros_choice = 0; candidate.micros_choice < best->micros_choice;
+static clv_code reduce_micro_batches(const clv_cut_search *c, clv_sched_split *best_split,
+                                     clv_err *err) {
+  clv_sched_split candidate = *best_split;
+  for (candidate.micros_choice = 0; candidate.micros_choice < best_split->micros_choice;
        candidate.micros_choice++) {
     CLV_TRY(clv_sched_simulate_split(&c->cuts, &candidate, err));
-    if (candidate.seconds <= EQUALLY_FAST_RATIO * best->seconds) break;
+    if (candidate.seconds <= MAX_EQUAL_TIME_RATIO * best_split->seconds) break;
   }
-  if (candidate.micros_choice < best->micros_choice) *best = candidate;
+  if (candidate.micros_choice < best_split->micros_choice) *best_split = candidate;
   return CLV_OK;
 }
 
 /* Adds a plan of cuts to the result. If the session would refuse the plan, it is left out: returns
- * CLV_OK, and `why` has the reason. */
-static clv_code add_plan(clv_cut_search *c, const clv_sched_split *split, clv_err *why) {
+ * CLV_OK, and `reason` has the reason. */
+static clv_code add_plan(clv_cut_search *c, const clv_sched_split *split, clv_err *reason) {
   clv_cut_plan *w = &c->best_plans[c->n_best_plans];
   w->split = *split;
-  clv_code code = describe_plan(c, w, why);
+  clv_code code = describe_plan(c, w, reason);
   if (code == CLV_OK) c->n_best_plans++;
   if (code != CLV_INVALID) return code;
   free_cut_plan(w);
@@ -306,7 +313,7 @@ static clv_code find_best_plans(clv_cut_search *c, clv_err *err) {
   uint32_t n_found = c->n_best_plans;
   c->n_best_plans = 0;
   for (uint32_t i = 0; i < n_found; i++) {
-    CLV_TRY(take_fewest_micro_batches(c, &best_splits[i], err));
+    CLV_TRY(reduce_micro_batches(c, &best_splits[i], err));
     CLV_TRY(add_plan(c, &best_splits[i], err));
   }
   /* CLV_INVALID: all plans were left out; `err` has the reason of the last one */
@@ -323,7 +330,7 @@ static clv_code find_and_print_plans(clv_cut_search *c, clv_err *err) {
   CLV_TRY(clv_cut_search_find_places(c, err));
   CLV_TRY(measure_layer_times(c, err));
   CLV_TRY(make_running_sums(c, err));
-  set_schedule(c);
+  set_search_schedule(c);
   CLV_TRY(evaluate_session_cuts(c, err));
   return find_best_plans(c, err);
 }

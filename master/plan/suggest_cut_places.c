@@ -12,29 +12,29 @@
 
 /* True if the op outputs as many values as it reads. A cut then belongs behind the op, and the
  * kernel before it may compute it as well. */
-static bool cut_belongs_after(clv_op op) {
+static bool is_natural_cut_after(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
   return def->is_alias || def->takes_tails || (def->elementwise && def->n_in == 1);
 }
 
 /* Finds for each node the last layer that reads its value. */
-static clv_code find_last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *last) {
+static clv_code find_last_readers(const clv_graph *g, uint32_t n_layers, uint32_t *last_readers) {
   for (int i = 0; i < g->n_nodes; i++)
     for (int k = 0; k < g->nodes[i].n_in; k++) {
-      uint32_t *last_use = &last[g->nodes[i].in[k]];
-      *last_use = CLV_MAX(*last_use, g->nodes[i].layer);
+      uint32_t *last_reader = &last_readers[g->nodes[i].in[k]];
+      *last_reader = CLV_MAX(*last_reader, g->nodes[i].layer);
     }
-  last[g->output_node] = n_layers;
+  last_readers[g->output_node] = n_layers;
   return CLV_OK;
 }
 
 /* Returns the node of the only value that crosses behind a layer. -1: no value crosses, or several
  * do, or a layer behind it reads a model input, which a new cut should not send to a worker. */
-static int find_crossing(const clv_graph *g, const uint32_t *last, uint32_t layer) {
+static int find_crossing_node(const clv_graph *g, const uint32_t *last_readers, uint32_t layer) {
   int crossing_node = -1;
   for (int i = 0; i < g->n_nodes; i++) {
     bool is_input = g->nodes[i].op == CLV_OP_INPUT;
-    if ((!is_input && g->nodes[i].layer > layer) || last[i] <= layer) continue;
+    if ((!is_input && g->nodes[i].layer > layer) || last_readers[i] <= layer) continue;
     if (is_input && clv_graph_length_limit(g, i)) continue;
     if (crossing_node >= 0 || is_input) return -1;
     crossing_node = i;
@@ -42,30 +42,30 @@ static int find_crossing(const clv_graph *g, const uint32_t *last, uint32_t laye
   return crossing_node;
 }
 
-static bool cut_belongs_after_next(const clv_graph *g, uint32_t layer) {
+static bool is_natural_cut_after_next(const clv_graph *g, uint32_t layer) {
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op != CLV_OP_INPUT && g->nodes[i].layer == layer + 1)
-      return cut_belongs_after(g->nodes[i].op);
+      return is_natural_cut_after(g->nodes[i].op);
   return false;
 }
 
-static clv_code find_free_places(clv_cut_search *c, clv_err *err) {
-  CLV_AUTO(clv_freep) uint32_t *last = NULL;
+static clv_code find_natural_places(clv_cut_search *c, clv_err *err) {
+  CLV_AUTO(clv_freep) uint32_t *last_readers = NULL;
   const clv_graph *g = c->b->full_graph;
   uint32_t n = c->cuts.n_layers;
-  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *last, &last, err));
-  CLV_TRY(clv_alloc(n, sizeof *c->places, &c->places, err));
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *last_readers, &last_readers, err));
+  CLV_TRY(clv_alloc(n, sizeof *c->cut_layers, &c->cut_layers, err));
   CLV_TRY(clv_alloc(n, sizeof *c->crossing_bytes, &c->crossing_bytes, err));
-  CLV_TRY(find_last_uses(g, n, last));
+  CLV_TRY(find_last_readers(g, n, last_readers));
   for (uint32_t layer = 0; layer < n; layer++) {
-    int node = find_crossing(g, last, layer);
+    int node = find_crossing_node(g, last_readers, layer);
     size_t bytes;
     if (node < 0) continue;
     CLV_TRY(clv_shape_bytes(&g->nodes[node].shape, g->nodes[node].dtype, &bytes, err));
     c->crossing_bytes[layer] =
         (double)bytes / (double)c->b->micro_size * (double)c->b->config->train.batch;
-    if (layer + 1 < n && g->nodes[node].dtype == CLV_F32 && !cut_belongs_after_next(g, layer))
-      c->places[c->cuts.n_cut_places++] = layer;
+    if (layer + 1 < n && g->nodes[node].dtype == CLV_F32 && !is_natural_cut_after_next(g, layer))
+      c->cut_layers[c->cuts.n_cut_places++] = layer;
   }
   return CLV_OK;
 }
@@ -90,7 +90,7 @@ static bool are_same_adapters(const clv_lora_config *a, const clv_lora_config *b
 }
 
 /* Returns why the cut between two stages must stay; NULL: it may move. */
-static const char *why_cut_stays(const clv_stage_spec *a, const clv_stage_spec *b) {
+static const char *why_cut_is_pinned(const clv_stage_spec *a, const clv_stage_spec *b) {
   if (a->freeze != b->freeze)
     return "one of them is frozen (train.freeze names parameters instead)";
   if (a->weights_artifact || b->weights_artifact)
@@ -122,12 +122,12 @@ static uint32_t find_first_learning_layer(const clv_cut_search *c) {
  * of the cut. */
 typedef struct cut_findings {
   /* [n_layers] findings of the values that cross behind each layer, and of their gradients */
-  clv_findings *findings_of_values, *findings_of_gradients;
+  clv_findings *value_findings, *gradient_findings;
 } cut_findings;
 
 static void free_cut_findings(cut_findings *f) {
-  free(f->findings_of_values);
-  free(f->findings_of_gradients);
+  free(f->value_findings);
+  free(f->gradient_findings);
 }
 
 /* Finds how many of the first layers the master must keep, so that no new cut before the first
@@ -138,9 +138,9 @@ static void limit_front_cuts(clv_cut_search *c, const cut_findings *f) {
   while (s < b->n_stages && b->stages[s].worker < 0) s++;
   if (s == 0 || s == b->n_stages) return;
   while (min_layer < b->stages[s - 1].last_layer &&
-         (f->findings_of_values[min_layer] & ~b->stages[s - 1].output_findings))
+         (f->value_findings[min_layer] & ~b->stages[s - 1].output_findings))
     min_layer++;
-  c->min_layers[s - 1] = min_layer;
+  c->min_cut_layers[s - 1] = min_layer;
   if (!min_layer) return;
   clv_bytes_printf(&c->notes,
                    "the master keeps layers 0..%u at least: with fewer, what leaves would show "
@@ -158,11 +158,11 @@ static void limit_head_cuts(clv_cut_search *c, const cut_findings *f) {
   if (b->stages[s].gradient_findings & CLV_FINDING_LABELS_READABLE) {
     /* the cut stays before the first learning layer, where no gradient is sent */
     if (clv_privacy_forbidden_findings(b->config, CLV_FINDING_LABELS_READABLE))
-      c->max_layers[s] = c->cuts.first_trained_layer - 1;
+      c->max_cut_layers[s] = c->cuts.first_trained_layer - 1;
     return;
   }
-  while (max_layer > 0 && f->findings_of_gradients[max_layer - 1] != CLV_FINDING_MIXED) max_layer--;
-  c->max_layers[s] = max_layer - 1;
+  while (max_layer > 0 && f->gradient_findings[max_layer - 1] != CLV_FINDING_MIXED) max_layer--;
+  c->max_cut_layers[s] = max_layer - 1;
   clv_bytes_printf(&c->notes,
                    "the master keeps layer %u and those behind it, with the loss, between the "
                    "labels and the workers\n",
@@ -173,21 +173,20 @@ static clv_code set_cut_limits(clv_cut_search *c, clv_err *err) {
   const clv_blueprint *b = c->b;
   CLV_AUTO(free_cut_findings) cut_findings f = {0};
   uint32_t n_cuts = b->n_stages - 1;
-  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.findings_of_values, &f.findings_of_values, err));
-  CLV_TRY(
-      clv_alloc(c->cuts.n_layers, sizeof *f.findings_of_gradients, &f.findings_of_gradients, err));
-  CLV_TRY(clv_privacy_findings_of_cuts(b, f.findings_of_values, f.findings_of_gradients, err));
-  CLV_TRY(clv_alloc(n_cuts + 1, sizeof *c->min_layers, &c->min_layers, err));
-  CLV_TRY(clv_alloc(n_cuts + 1, sizeof *c->max_layers, &c->max_layers, err));
+  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.value_findings, &f.value_findings, err));
+  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.gradient_findings, &f.gradient_findings, err));
+  CLV_TRY(clv_privacy_find_cut_findings(b, f.value_findings, f.gradient_findings, err));
+  CLV_TRY(clv_alloc(n_cuts + 1, sizeof *c->min_cut_layers, &c->min_cut_layers, err));
+  CLV_TRY(clv_alloc(n_cuts + 1, sizeof *c->max_cut_layers, &c->max_cut_layers, err));
   c->cuts.first_trained_layer = find_first_learning_layer(c);
-  for (uint32_t i = 0; i < n_cuts; i++) c->max_layers[i] = c->cuts.n_layers - 1;
+  for (uint32_t i = 0; i < n_cuts; i++) c->max_cut_layers[i] = c->cuts.n_layers - 1;
   limit_front_cuts(c, &f);
   limit_head_cuts(c, &f);
   for (uint32_t i = 0; i < n_cuts; i++) {
     const clv_stage_spec *s = &b->config->stages[i];
-    const char *why = why_cut_stays(s, s + 1);
+    const char *why = why_cut_is_pinned(s, s + 1);
     if (!why) continue;
-    c->min_layers[i] = c->max_layers[i] = b->stages[i].last_layer;
+    c->min_cut_layers[i] = c->max_cut_layers[i] = b->stages[i].last_layer;
     clv_bytes_printf(&c->notes, "the cut between '%s' and '%s' stays: %s\n", s->name, s[1].name,
                      why);
   }
@@ -197,19 +196,19 @@ static clv_code set_cut_limits(clv_cut_search *c, clv_err *err) {
 /* Adds the cuts of the session that must stay, if they are not among the places yet. */
 static void add_pinned_places(clv_cut_search *c) {
   for (uint32_t i = 0; i + 1 < c->b->n_stages; i++) {
-    uint32_t at = c->min_layers[i], k = c->cuts.n_cut_places;
-    if (at != c->max_layers[i]) continue;
+    uint32_t at = c->min_cut_layers[i], k = c->cuts.n_cut_places;
+    if (at != c->max_cut_layers[i]) continue;
     for (uint32_t j = 0; j < c->cuts.n_cut_places; j++)
-      if (c->places[j] == at) k = UINT32_MAX;
+      if (c->cut_layers[j] == at) k = UINT32_MAX;
     if (k == UINT32_MAX) continue;
-    for (; k > 0 && c->places[k - 1] > at; k--) c->places[k] = c->places[k - 1];
-    c->places[k] = at;
+    for (; k > 0 && c->cut_layers[k - 1] > at; k--) c->cut_layers[k] = c->cut_layers[k - 1];
+    c->cut_layers[k] = at;
     c->cuts.n_cut_places++;
   }
 }
 
 clv_code clv_cut_search_find_places(clv_cut_search *c, clv_err *err) {
-  CLV_TRY(find_free_places(c, err));
+  CLV_TRY(find_natural_places(c, err));
   CLV_TRY(set_cut_limits(c, err));
   add_pinned_places(c);
   return CLV_OK;

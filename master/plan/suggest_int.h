@@ -12,13 +12,13 @@ enum { MAX_SUGGESTIONS = 3 };
 
 /* One stage of a cut plan, with its costs. */
 typedef struct clv_cut_stage {
-  uint32_t first, last; /* first and last layer */
-  double busy_s;        /* seconds that the stage computes in a step */
-  size_t memory_bytes;  /* bytes; 0: unknown, because the schedule does not permit so many
+  uint32_t first_layer, last_layer; /* first and last layer */
+  double busy_s;                    /* seconds that the stage computes in a step */
+  size_t memory_bytes; /* bytes; 0: unknown, because the schedule does not permit so many
                          * micro-batches */
-  double edge_bytes;    /* bytes that the stage sends in a step to the next stage or the loss, one
+  double sent_bytes;   /* bytes that the stage sends in a step to the next stage or the loss, one
                          * way */
-  double edge_s; /* seconds that edge_bytes take on the link; 0: the next stage is at the same
+  double send_s;       /* seconds that sent_bytes take on the link; 0: the next stage is at the same
                   * node */
 } clv_cut_stage;
 
@@ -33,17 +33,18 @@ typedef struct clv_cut_search {
   const clv_link_estimates *links;
   /* [n_profiles] measured times of the layers, one profile for each number of threads */
   clv_profile *profiles[CLV_MAX_STAGES];
-  uint32_t n_profiles, profile_of_stage[CLV_MAX_STAGES]; /* profile_of_stage: index in profiles */
+  uint32_t n_profiles;
+  uint32_t stage_profile_indexes[CLV_MAX_STAGES]; /* [n_stages] index in profiles of each stage */
   uint32_t *micro_batch_choices; /* [n_choices] numbers of micro-batches to compare, ascending */
   uint32_t n_choices;
   /* [profile][choice][N_PASSES][n_layers + 1] seconds that all layers before each layer take
    * together, in a pass: forward, gradient of the input, gradient of the weights */
-  double *layer_sums;
+  double *time_sums;
   /* [n_layers] bytes of the values that cross behind the layer, for a batch */
   double *crossing_bytes;
-  uint32_t *places; /* [cuts.n_cut_places] layers behind which a cut may be */
+  uint32_t *cut_layers; /* [cuts.n_cut_places] layers behind which a cut may be */
   /* [n_stages] first and last layer behind which the cut of each stage may be */
-  uint32_t *min_layers, *max_layers;
+  uint32_t *min_cut_layers, *max_cut_layers;
   clv_sched_cuts cuts;
   clv_sched_search search;
   clv_cut_plan session_plan, best_plans[MAX_SUGGESTIONS];
@@ -51,8 +52,8 @@ typedef struct clv_cut_search {
   clv_bytes notes; /* lines for the user */
 } clv_cut_search;
 
-/* Fills places, crossing_bytes, min_layers, max_layers and cuts.first_trained_layer, and adds notes
- * (suggest_cut_places.c). */
+/* Fills places, crossing_bytes, min_cut_layers, max_cut_layers and cuts.first_trained_layer, and
+ * adds notes (suggest_cut_places.c). */
 clv_code clv_cut_search_find_places(clv_cut_search *c, clv_err *err) CLV_USE_RESULT;
 void clv_cut_search_print(const clv_cut_search *c, bool json, clv_bytes *out);
 

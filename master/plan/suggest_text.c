@@ -7,12 +7,12 @@
 
 #include "master/plan/suggest_int.h"
 
-static const char *node_name_of(const clv_cut_search *c, uint32_t s) {
+static const char *get_place_name(const clv_cut_search *c, uint32_t s) {
   int worker = c->b->stages[s].worker;
   return worker < 0 ? "master" : c->b->config->workers[worker].name;
 }
 
-static const char *layer_name(const clv_cut_search *c, uint32_t layer) {
+static const char *get_layer_name(const clv_cut_search *c, uint32_t layer) {
   const clv_graph *g = c->b->full_graph;
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op != CLV_OP_INPUT && g->nodes[i].layer == layer) {
@@ -26,17 +26,19 @@ static const char *layer_name(const clv_cut_search *c, uint32_t layer) {
 
 static void append_text_stage(const clv_cut_search *c, const clv_cut_plan *w, uint32_t s,
                               clv_bytes *out) {
-  char memory[24], bytes[24], layers[64], name[25];
+  char memory_text[24], sent_text[24], layer_range_text[64], stage_name[25];
   const clv_cut_stage *stage = &w->stages[s];
-  snprintf(layers, sizeof layers, "%u..%u (%s)", stage->first, stage->last,
-           clv_text_truncate(layer_name(c, stage->last), name, sizeof name));
+  snprintf(layer_range_text, sizeof layer_range_text, "%u..%u (%s)", stage->first_layer,
+           stage->last_layer,
+           clv_text_truncate(get_layer_name(c, stage->last_layer), stage_name, sizeof stage_name));
   clv_bytes_printf(out, "    %-12s %-12s layers %-28s computes %8.1f ms  memory %10s",
-                   c->b->config->stages[s].name, node_name_of(c, s), layers, 1e3 * stage->busy_s,
-                   clv_format_size(stage->memory_bytes, memory, sizeof memory));
-  if (stage->edge_s > 0)
+                   c->b->config->stages[s].name, get_place_name(c, s), layer_range_text,
+                   1e3 * stage->busy_s,
+                   clv_format_size(stage->memory_bytes, memory_text, sizeof memory_text));
+  if (stage->send_s > 0)
     clv_bytes_printf(out, "  -> %s each way, %.1f ms on the link",
-                     clv_format_size((uint64_t)stage->edge_bytes, bytes, sizeof bytes),
-                     1e3 * stage->edge_s);
+                     clv_format_size((uint64_t)stage->sent_bytes, sent_text, sizeof sent_text),
+                     1e3 * stage->send_s);
   clv_bytes_puts(out, "\n");
 }
 
@@ -128,12 +130,12 @@ static void append_json_plan(const clv_cut_search *c, const clv_cut_plan *w, clv
     clv_bytes_printf(out, "%s{\"name\":", s ? "," : "");
     clv_bytes_add_json(out, c->b->config->stages[s].name);
     clv_bytes_puts(out, ",\"at\":");
-    clv_bytes_add_json(out, node_name_of(c, s));
+    clv_bytes_add_json(out, get_place_name(c, s));
     clv_bytes_printf(out,
                      ",\"layers\":[%u,%u],\"busy_s\":%.9f,\"memory_bytes\":%zu,\"cut_bytes\":%.0f,"
                      "\"link_s\":%.9f}",
-                     stage->first, stage->last, stage->busy_s, stage->memory_bytes,
-                     stage->edge_bytes, stage->edge_s);
+                     stage->first_layer, stage->last_layer, stage->busy_s, stage->memory_bytes,
+                     stage->sent_bytes, stage->send_s);
   }
   clv_bytes_puts(out, "],\"yaml\":");
   clv_bytes_add_json(out, w->yaml.data);

@@ -8,9 +8,9 @@
 #include "common/model/hf/hf.h"
 #include "master/plan/plan_int.h"
 
-enum { MAX_NAMES = CLV_DATA_MAX_INPUTS + 3 };
+enum { MAX_INPUT_NAMES = CLV_DATA_MAX_INPUTS + 3 };
 
-static bool is_read(const clv_graph *g, int input) {
+static bool is_input_read(const clv_graph *g, int input) {
   for (int i = 0; i < g->n_nodes; i++)
     for (int k = 0; k < g->nodes[i].n_in; k++)
       if (g->nodes[i].in[k] == input) return true;
@@ -18,12 +18,12 @@ static bool is_read(const clv_graph *g, int input) {
 }
 
 /* Lists the inputs that the model reads, and further ones that a model by model.hf could read. */
-static size_t list_names(const clv_blueprint *b, const char *names[MAX_NAMES]) {
+static size_t list_input_names(const clv_blueprint *b, const char *names[MAX_INPUT_NAMES]) {
   static const char *const readable_names[] = {"ids", "lengths", "boxes"};
   int family = clv_model_hf_family(b->config);
   size_t n = 0, n_read_names, n_readable_names = family < 0 || family == CLV_HF_VIT ? 0 : 2;
   for (int i = 0; i < b->full_graph->n_nodes && n < CLV_DATA_MAX_INPUTS; i++)
-    if (b->full_graph->nodes[i].op == CLV_OP_INPUT && is_read(b->full_graph, i))
+    if (b->full_graph->nodes[i].op == CLV_OP_INPUT && is_input_read(b->full_graph, i))
       names[n++] = b->full_graph->nodes[i].name;
   n_read_names = n;
   if (family == CLV_HF_LAYOUTLM) n_readable_names = CLV_COUNT(readable_names);
@@ -37,8 +37,8 @@ static size_t list_names(const clv_blueprint *b, const char *names[MAX_NAMES]) {
 
 static clv_code refuse_unread(const clv_blueprint *b, const char *input, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  const char *names[MAX_NAMES] = {NULL};
-  size_t n = list_names(b, names);
+  const char *names[MAX_INPUT_NAMES] = {NULL};
+  size_t n = list_input_names(b, names);
   const char *similar = clv_did_you_mean(input, names, n);
   for (size_t i = 0; i < n; i++) {
     bool is_lengths = b->config->model.hf && strcmp(names[i], "lengths") == 0;
@@ -67,7 +67,7 @@ clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) {
   bool has_own_names =
       (d->inputs.n && !clv_format_row_of(d->format)->default_inputs[0]) || clv_data_has_indexes(d);
   for (int i = 0; has_own_names && i < b->full_graph->n_nodes; i++)
-    if (b->full_graph->nodes[i].op == CLV_OP_INPUT && !is_read(b->full_graph, i))
+    if (b->full_graph->nodes[i].op == CLV_OP_INPUT && !is_input_read(b->full_graph, i))
       return refuse_unread(b, b->full_graph->nodes[i].name, err);
   return CLV_OK;
 }

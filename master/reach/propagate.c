@@ -19,9 +19,9 @@ typedef struct index_run {
 
 /* Returns those of the n indexes first, first + step, ... that are within 0..extent - 1. */
 static index_run clip_run(int64_t first, int64_t step, int64_t n, int64_t extent) {
-  int64_t skip = first < 0 ? (-first + step - 1) / step : 0;
-  first += skip * step;
-  n = CLV_MIN(n - skip, first < extent ? (extent - 1 - first) / step + 1 : 0);
+  int64_t n_skipped = first < 0 ? (-first + step - 1) / step : 0;
+  first += n_skipped * step;
+  n = CLV_MIN(n - n_skipped, first < extent ? (extent - 1 - first) / step + 1 : 0);
   return (index_run){first, step, CLV_MAX(n, 0)};
 }
 
@@ -37,7 +37,7 @@ static int64_t greatest_common_divisor(int64_t a, int64_t b) {
 /* Returns the windows (outputs of a convolution or pooling) that read index x: all w with w stride
  * - pad + u dilation = x for some index u of the kernel. Stride and dilation determine the distance
  * between these u, and so the distance between the windows. */
-static index_run windows_reading(const reach_axis *a, int64_t x, int64_t extent) {
+static index_run get_reading_windows(const reach_axis *a, int64_t x, int64_t extent) {
   int64_t divisor = greatest_common_divisor(a->stride, a->dilation), u = 0,
           kernel_distance = a->stride / divisor;
   while (u < CLV_MIN(a->kernel, kernel_distance) && (x + a->pad - u * a->dilation) % a->stride) u++;
@@ -48,31 +48,33 @@ static index_run windows_reading(const reach_axis *a, int64_t x, int64_t extent)
   return clip_run(last - (n - 1) * step, step, n, extent);
 }
 
-static index_run window_indexes(const reach_axis *a, int64_t x, int64_t extent) {
+static index_run get_window_indexes(const reach_axis *a, int64_t x, int64_t extent) {
   return clip_run(x * a->stride - a->pad, a->dilation, a->kernel, extent);
 }
 
-static index_run head_indexes(const reach_axis *a, bool is_backward, int64_t x) {
-  int64_t head = x / a->a, at = x % a->a;
-  if (is_backward) return (index_run){head * a->b * a->a + at, a->a, a->b};
-  return (index_run){head / a->b * a->a + at, 1, 1};
+static index_run get_head_indexes(const reach_axis *a, bool is_backward, int64_t x) {
+  int64_t head_index = x / a->a, at = x % a->a;
+  if (is_backward) return (index_run){head_index * a->b * a->a + at, a->a, a->b};
+  return (index_run){head_index / a->b * a->a + at, 1, 1};
 }
 
-static index_run block_indexes(int64_t own, int64_t other, int64_t x) {
-  return (index_run){x / own * other, 1, other};
+static index_run get_block_indexes(int64_t target_block_size, int64_t source_block_size,
+                                   int64_t x) {
+  return (index_run){x / target_block_size * source_block_size, 1, source_block_size};
 }
 
 /* Returns the index of the source whose element a flip or roll moves to index x; backwards, the
  * index to which it moves the element at x. */
-static index_run turned_index(const reach_axis *a, bool is_backward, int64_t x, int64_t extent) {
+static index_run get_flipped_or_rolled_index(const reach_axis *a, bool is_backward, int64_t x,
+                                             int64_t extent) {
   int64_t at = is_backward ? (x - a->a) * a->b : a->a + a->b * x;
   return (index_run){(at % extent + extent) % extent, 1, 1};
 }
 
 /* Returns the outputs of a resize that read its input x, if is_backward, or else the inputs that
  * its output x reads. */
-static index_run resampled_indexes(const reach_axis *a, bool is_backward, int64_t x,
-                                   int64_t extent) {
+static index_run get_resampled_indexes(const reach_axis *a, bool is_backward, int64_t x,
+                                       int64_t extent) {
   const clv_resample *r = &a->resample;
   int axis = (int)a->a;
   clv_taps t = clv_taps_of(r, axis, is_backward ? 0 : x);
@@ -87,31 +89,34 @@ static index_run resampled_indexes(const reach_axis *a, bool is_backward, int64_
 
 /* Returns the indexes along an axis of the source, which has `extent` indexes, from which index x
  * of the target is made. */
-static index_run source_indexes(const reach_axis *a, bool is_backward, int64_t x, int64_t extent) {
-  switch (a->kind) {
+static index_run get_source_indexes(const reach_axis *a, bool is_backward, int64_t x,
+                                    int64_t extent) {
+  switch (a->index_relation) {
     case REACH_SHIFT:
       return clip_run(is_backward ? x - a->a : x + a->a, 1, 1, extent);
     case REACH_WINDOW:
-      return is_backward ? windows_reading(a, x, extent) : window_indexes(a, x, extent);
+      return is_backward ? get_reading_windows(a, x, extent) : get_window_indexes(a, x, extent);
     case REACH_TRANSPOSED_WINDOW:
-      return is_backward ? window_indexes(a, x, extent) : windows_reading(a, x, extent);
+      return is_backward ? get_window_indexes(a, x, extent) : get_reading_windows(a, x, extent);
     case REACH_CAUSAL:
       return is_backward ? clip_run(x, 1, extent, extent) : clip_run(0, 1, x + 1, extent);
     case REACH_BLOCKS:
-      return is_backward ? block_indexes(a->b, a->a, x) : block_indexes(a->a, a->b, x);
-    case REACH_TURNED:
-      return turned_index(a, is_backward, x, extent);
+      return is_backward ? get_block_indexes(a->b, a->a, x) : get_block_indexes(a->a, a->b, x);
+    case REACH_FLIP_OR_ROLL:
+      return get_flipped_or_rolled_index(a, is_backward, x, extent);
     case REACH_RESAMPLED:
-      return resampled_indexes(a, is_backward, x, extent);
+      return get_resampled_indexes(a, is_backward, x, extent);
     case REACH_HEADS:
-      return head_indexes(a, is_backward, x);
+      return get_head_indexes(a, is_backward, x);
     default:
       return clip_run(x, 1, 1, extent);
   }
 }
 
-static int own_axis(const reach_axis *a, bool is_backward) { return is_backward ? a->in : a->out; }
-static int other_axis(const reach_axis *a, bool is_backward) {
+static int get_target_axis(const reach_axis *a, bool is_backward) {
+  return is_backward ? a->in : a->out;
+}
+static int get_source_axis(const reach_axis *a, bool is_backward) {
   return is_backward ? a->out : a->in;
 }
 
@@ -119,41 +124,41 @@ static int other_axis(const reach_axis *a, bool is_backward) {
 
 /* State of a sum of elements: a bundle is the sum that makes one element of the result. */
 typedef struct element_sum {
-  uint32_t first, last; /* sets of places of the first and of the last added element */
+  uint32_t first_set, last_set; /* sets of places of the first and of the last added element */
   /* set of all places of the elements added so far; from the second different set on the union is
    * under construction in the pool instead (is_union_open) */
   uint32_t union_set;
-  unsigned flags; /* union of the kinds of the elements, and REACH_TOKEN */
+  unsigned flags; /* union of the kinds of the elements, and REACH_FLAG_TOKEN */
   int64_t n;      /* number of added elements that have places */
   bool has_places, has_several_sets, is_union_open;
-  bool is_zero;     /* all added elements are zero */
+  bool is_all_zero; /* all added elements are zero */
   bool has_element; /* some element was added */
 } element_sum;
 
-static void add_to_union(reach_pool *p, element_sum *b, uint32_t set) {
-  if (!b->is_union_open) reach_pool_add(p, b->union_set);
-  reach_pool_add(p, set);
+static void add_to_union(reach_set_pool *p, element_sum *b, uint32_t set_number) {
+  if (!b->is_union_open) reach_pool_add_set(p, b->union_set);
+  reach_pool_add_set(p, set_number);
   b->is_union_open = b->has_several_sets = true;
 }
 
-static uint32_t take_union(reach_pool *p, element_sum *b) {
-  if (b->is_union_open) b->union_set = reach_pool_take(p);
+static uint32_t take_union(reach_set_pool *p, element_sum *b) {
+  if (b->is_union_open) b->union_set = reach_pool_take_set(p);
   b->is_union_open = false;
   return b->union_set;
 }
 
 /* Adds n equal elements to a bundle. */
-static void add_to_element_sum(reach_pool *p, element_sum *b, reach_element e, int64_t n) {
-  if (e == REACH_ABSENT) return;
-  uint32_t set = reach_set_of(e);
+static void add_to_element_sum(reach_set_pool *p, element_sum *b, reach_element e, int64_t n) {
+  if (e == REACH_ABSENT_ELEMENT) return;
+  uint32_t set_number = reach_element_set(e);
   b->has_element = true;
-  b->is_zero &= (e & REACH_ZERO) != 0;
-  b->flags |= e & (REACH_KINDS | REACH_TOKEN);
-  if (!set) return;
+  b->is_all_zero &= (e & REACH_FLAG_ZERO) != 0;
+  b->flags |= e & (REACH_KIND_MASK | REACH_FLAG_TOKEN);
+  if (!set_number) return;
   b->n += n;
-  if (!b->has_places) b->first = b->last = b->union_set = set;
-  if (set != b->first && set != b->last) add_to_union(p, b, set);
-  b->last = set;
+  if (!b->has_places) b->first_set = b->last_set = b->union_set = set_number;
+  if (set_number != b->first_set && set_number != b->last_set) add_to_union(p, b, set_number);
+  b->last_set = set_number;
   b->has_places = true;
 }
 
@@ -164,90 +169,97 @@ static bool sums_siblings(const reach_step *s) {
   const reach_relation *r = s->relation;
   if (!axis || s->from->shape.dim[axis] < 2) return false;
   for (int i = 0; i < r->n; i++)
-    if (other_axis(&r->axis[i], s->is_backward) == axis)
-      return r->axis[i].kind == REACH_BLOCKS && (s->is_backward ? r->axis[i].a : r->axis[i].b) > 1;
+    if (get_source_axis(&r->axes[i], s->is_backward) == axis)
+      return r->axes[i].index_relation == REACH_BLOCKS &&
+             (s->is_backward ? r->axes[i].a : r->axes[i].b) > 1;
   return true;
 }
 
 /* Largest share of outputs that may sum a single place, among the outputs for which dropout keeps
  * any place. Of n places with c elements each, dropout with rate p drops a place with probability l
  * = p^c (place_loss_chance), all places with l^n, and all but one with n (1 - l) l^(n - 1). */
-static const double MAX_ALONE_SHARE = 0.02;
+static const double MAX_SINGLE_PLACE_SHARE = 0.02;
 
-static bool leaves_two_places(double rate, int64_t n_places, int64_t n_copies) {
-  double place_loss_chance = pow(rate, (double)n_copies), n = (double)n_places;
+static bool leaves_two_places(double dropout_rate, int64_t n_places, int64_t n_elements_per_place) {
+  double place_loss_chance = pow(dropout_rate, (double)n_elements_per_place), n = (double)n_places;
   double all_loss_chance = pow(place_loss_chance, n),
          all_but_one_loss_chance = n * (1 - place_loss_chance) * pow(place_loss_chance, n - 1);
-  return rate <= 0 || all_but_one_loss_chance <= MAX_ALONE_SHARE * (1 - all_loss_chance);
+  return dropout_rate <= 0 ||
+         all_but_one_loss_chance <= MAX_SINGLE_PLACE_SHARE * (1 - all_loss_chance);
 }
 
-static bool is_safe_from_dropout(const reach_step *s, const element_sum *b, uint32_t set) {
-  bool is_unmixed = b->flags & REACH_UNMIXED;
-  int64_t n_places = is_unmixed ? CLV_MIN(reach_set_count(s->pool, set), b->n) : b->n;
-  int64_t n_copies = is_unmixed ? CLV_MAX(CLV_MIN(b->n / n_places, s->from->n_copies), 1) : 1;
+static bool is_safe_from_dropout(const reach_step *s, const element_sum *b, uint32_t set_number) {
+  bool is_unmixed = b->flags & REACH_FLAG_UNMIXED;
+  int64_t n_places = is_unmixed ? CLV_MIN(reach_set_place_count(s->pool, set_number), b->n) : b->n;
+  int64_t n_elements_per_place =
+      is_unmixed ? CLV_MAX(CLV_MIN(b->n / n_places, s->from->n_elements_per_place), 1) : 1;
   /* the elements are hidden already, so it does not matter how many places dropout leaves */
-  if (!(b->flags & (REACH_UNMIXED | REACH_MIXED))) return true;
-  return leaves_two_places(s->from->dropout_rate, n_places, n_copies);
+  if (!(b->flags & (REACH_FLAG_UNMIXED | REACH_FLAG_MIXED))) return true;
+  return leaves_two_places(s->from->dropout_rate, n_places, n_elements_per_place);
 }
 
-static bool sums_two(const reach_step *s, const element_sum *b, uint32_t set) {
+static bool sums_two_places(const reach_step *s, const element_sum *b, uint32_t set_number) {
   if (s->has_one_output) return s->has_several_inputs;
   if (b->has_several_sets) return true;
   bool can_be_different_sums =
-      !(b->flags & REACH_UNMIXED) || (b->flags & REACH_TOKEN) || s->places_are_outputs;
+      !(b->flags & REACH_FLAG_UNMIXED) || (b->flags & REACH_FLAG_TOKEN) || s->places_are_outputs;
   return can_be_different_sums && sums_siblings(s) &&
-         (s->places_are_outputs || reach_set_count(s->pool, set) > 1);
+         (s->places_are_outputs || reach_set_place_count(s->pool, set_number) > 1);
 }
 
 /* Returns the set of places to store for an element. A mixed element that is made of at least half
  * of the places, or a hidden one, gets the set of all places, because it does not matter which of
  * many places it has. */
-static uint32_t choose_stored_set(const reach_step *s, unsigned flags, uint32_t set) {
-  bool is_hidden = !(flags & (REACH_UNMIXED | REACH_MIXED));
-  if (s->places_are_outputs || s->is_widest) return is_hidden ? (uint32_t)REACH_FULL : set;
-  bool is_wide =
-      !(flags & REACH_UNMIXED) && 2 * (int64_t)reach_set_count(s->pool, set) >= s->pool->n_places;
-  return is_wide ? (uint32_t)REACH_FULL : set;
+static uint32_t choose_stored_set(const reach_step *s, unsigned flags, uint32_t set_number) {
+  bool is_hidden = !(flags & (REACH_FLAG_UNMIXED | REACH_FLAG_MIXED));
+  if (s->places_are_outputs || s->is_widest)
+    return is_hidden ? (uint32_t)REACH_FULL_SET : set_number;
+  bool is_wide = !(flags & REACH_FLAG_UNMIXED) &&
+                 2 * (int64_t)reach_set_place_count(s->pool, set_number) >= s->pool->n_places;
+  return is_wide ? (uint32_t)REACH_FULL_SET : set_number;
 }
 
 /* Returns the flags of an element after a layer that sums at least two places of elements with
  * these flags. */
-static unsigned flags_after_layer(clv_reach_layer layer, unsigned flags) {
-  if (layer == CLV_REACH_SECRET) return (flags & REACH_TOKEN) | REACH_HIDDEN;
-  if (layer == CLV_REACH_AT_WORKER || !(flags & REACH_UNMIXED)) return flags;
-  return (flags & ~(unsigned)REACH_UNMIXED) | REACH_MIXED;
+static unsigned get_flags_after_layer(clv_weight_secrecy weight_secrecy, unsigned flags) {
+  if (weight_secrecy == CLV_WEIGHTS_SECRET) return (flags & REACH_FLAG_TOKEN) | REACH_FLAG_HIDDEN;
+  if (weight_secrecy == CLV_WEIGHTS_AT_WORKER || !(flags & REACH_FLAG_UNMIXED)) return flags;
+  return (flags & ~(unsigned)REACH_FLAG_UNMIXED) | REACH_FLAG_MIXED;
 }
 
-static reach_element finish_element(reach_step *s, element_sum *b, uint32_t set) {
-  if (!set) return b->is_zero && !s->has_bias ? REACH_NOTHING : REACH_CONSTANT;
+static reach_element finish_element(reach_step *s, element_sum *b, uint32_t set_number) {
+  if (!set_number)
+    return b->is_all_zero && !s->has_bias ? REACH_ZERO_ELEMENT : REACH_CONSTANT_ELEMENT;
   if (s->has_weights) {
-    bool is_often_single = !s->has_one_output && !is_safe_from_dropout(s, b, set),
-         has_two = !is_often_single && sums_two(s, b, set);
-    s->is_thinned |= is_often_single;
-    s->sums_two &= has_two;
-    s->sums_none &= !has_two;
-    if (has_two) b->flags = flags_after_layer(s->layer, b->flags);
+    bool is_often_single = !s->has_one_output && !is_safe_from_dropout(s, b, set_number),
+         has_two_places = !is_often_single && sums_two_places(s, b, set_number);
+    s->is_thinned_by_dropout |= is_often_single;
+    s->sums_two_places &= has_two_places;
+    s->never_sums_two_places &= !has_two_places;
+    if (has_two_places) b->flags = get_flags_after_layer(s->weight_secrecy, b->flags);
   }
-  return reach_make_element(choose_stored_set(s, b->flags, set), b->flags);
+  return reach_make_element(choose_stored_set(s, b->flags, set_number), b->flags);
 }
 
 /* ---- extents of the result ------------------------------------------------------------------- */
 
-static const reach_axis *find_axis(const reach_step *s, int own) {
+static const reach_axis *find_axis(const reach_step *s, int target_axis) {
   for (int i = 0; i < s->relation->n; i++) {
-    const reach_axis *a = &s->relation->axis[i];
-    if (own_axis(a, s->is_backward) == own && (s->is_backward || a->kind != REACH_FIXED)) return a;
+    const reach_axis *a = &s->relation->axes[i];
+    if (get_target_axis(a, s->is_backward) == target_axis &&
+        (s->is_backward || a->index_relation != REACH_FIXED))
+      return a;
   }
   return NULL;
 }
 
 /* True if all indexes of the target along an axis have the same sources, so that only one index is
  * stored. */
-static bool has_same_sources(const reach_step *s, const reach_axis *a, int own) {
-  int other = other_axis(a, s->is_backward);
-  if (a->kind == REACH_FIXED || s->from->stored_extents[other] > 1) return false;
-  for (int64_t x = 0; x < s->to.dim[own]; x++)
-    if (!source_indexes(a, s->is_backward, x, s->from->shape.dim[other]).n) return false;
+static bool has_same_sources(const reach_step *s, const reach_axis *a, int target_axis) {
+  int source_axis = get_source_axis(a, s->is_backward);
+  if (a->index_relation == REACH_FIXED || s->from->stored_extents[source_axis] > 1) return false;
+  for (int64_t x = 0; x < s->to.dim[target_axis]; x++)
+    if (!get_source_indexes(a, s->is_backward, x, s->from->shape.dim[source_axis]).n) return false;
   return true;
 }
 
@@ -263,8 +275,8 @@ static void set_stored_extents(const reach_step *s, reach_value *ret) {
 /* Finds the source elements of one target index, as a run along each axis of the source.
  * *ret_n_equal_elements: number of equal elements that each stored element in the runs represents.
  * False: there are no source elements. */
-static bool find_runs(const reach_step *s, const int64_t *index, index_run ret[CLV_MAX_RANK],
-                      int64_t *ret_n_equal_elements) {
+static bool find_source_runs(const reach_step *s, const int64_t *index, index_run ret[CLV_MAX_RANK],
+                             int64_t *ret_n_equal_elements) {
   int64_t n_equal_elements[CLV_MAX_RANK];
   bool has_sources = true;
   for (int i = 0; i < s->from->shape.rank; i++) {
@@ -272,17 +284,18 @@ static bool find_runs(const reach_step *s, const int64_t *index, index_run ret[C
     n_equal_elements[i] = s->from->shape.dim[i] / s->from->stored_extents[i];
   }
   for (int i = 0; i < s->relation->n; i++) {
-    const reach_axis *a = &s->relation->axis[i];
-    int own = own_axis(a, s->is_backward), other = other_axis(a, s->is_backward);
-    int64_t x = a->kind == REACH_FIXED && !s->is_backward ? a->a : index[own];
-    if (a->kind == REACH_FIXED && s->is_backward) {
+    const reach_axis *a = &s->relation->axes[i];
+    int target_axis = get_target_axis(a, s->is_backward),
+        source_axis = get_source_axis(a, s->is_backward);
+    int64_t x = a->index_relation == REACH_FIXED && !s->is_backward ? a->a : index[target_axis];
+    if (a->index_relation == REACH_FIXED && s->is_backward) {
       has_sources &= x == a->a;
       continue;
     }
-    index_run r = source_indexes(a, s->is_backward, x, s->from->shape.dim[other]);
+    index_run r = get_source_indexes(a, s->is_backward, x, s->from->shape.dim[source_axis]);
     has_sources &= r.n > 0;
-    ret[other] = s->from->stored_extents[other] > 1 ? r : (index_run){0, 1, 1};
-    n_equal_elements[other] = s->from->stored_extents[other] > 1 ? 1 : r.n;
+    ret[source_axis] = s->from->stored_extents[source_axis] > 1 ? r : (index_run){0, 1, 1};
+    n_equal_elements[source_axis] = s->from->stored_extents[source_axis] > 1 ? 1 : r.n;
   }
   *ret_n_equal_elements = 1;
   for (int i = 0; i < s->from->shape.rank; i++) *ret_n_equal_elements *= n_equal_elements[i];
@@ -291,35 +304,36 @@ static bool find_runs(const reach_step *s, const int64_t *index, index_run ret[C
 
 /* Adds the elements of `from` in `runs` to the bundle. */
 static void add_runs(const reach_step *s, const reach_value *from, const index_run *runs,
-                     const int64_t *steps, int64_t n_equal_elements, element_sum *b) {
-  int64_t at[CLV_MAX_RANK] = {0}, extents[CLV_MAX_RANK], index_steps[CLV_MAX_RANK];
+                     const int64_t *strides, int64_t n_equal_elements, element_sum *b) {
+  int64_t at[CLV_MAX_RANK] = {0}, extents[CLV_MAX_RANK], index_strides[CLV_MAX_RANK];
   size_t first = 0;
   for (int i = 0; i < from->shape.rank; i++) {
-    first += (size_t)(runs[i].first * steps[i]);
+    first += (size_t)(runs[i].first * strides[i]);
     extents[i] = runs[i].n;
-    index_steps[i] = runs[i].step * steps[i];
+    index_strides[i] = runs[i].step * strides[i];
   }
   do
     add_to_element_sum(s->pool, b,
-                       from->element[first + reach_offset(at, index_steps, from->shape.rank)],
+                       from->elements[first + reach_offset(at, index_strides, from->shape.rank)],
                        n_equal_elements);
-  while (reach_charge_work(s->pool, 1) && reach_next_index(at, extents, from->shape.rank));
+  while (reach_charge_work(s->pool, 1) && reach_advance_index(at, extents, from->shape.rank));
 }
 
-static reach_element gather_element(reach_step *s, const int64_t *index, const int64_t *steps) {
+static reach_element gather_element(reach_step *s, const int64_t *index, const int64_t *strides) {
   index_run runs[CLV_MAX_RANK];
-  element_sum b = {.is_zero = true};
+  element_sum b = {.is_all_zero = true};
   int64_t n_equal_elements;
-  if (!find_runs(s, index, runs, &n_equal_elements))
-    return s->has_weights || s->has_bias ? finish_element(s, &b, REACH_EMPTY) : REACH_ABSENT;
-  add_runs(s, s->from, runs, steps, n_equal_elements, &b);
-  if (s->undropped_from && !b.has_places &&
+  if (!find_source_runs(s, index, runs, &n_equal_elements))
+    return s->has_weights || s->has_bias ? finish_element(s, &b, REACH_EMPTY_SET)
+                                         : REACH_ABSENT_ELEMENT;
+  add_runs(s, s->from, runs, strides, n_equal_elements, &b);
+  if (s->undropped_source && !b.has_places &&
       b.flags) { /* all elements are of dropped columns, so these count */
-    b = (element_sum){.is_zero = true};
-    add_runs(s, s->undropped_from, runs, steps, n_equal_elements, &b);
+    b = (element_sum){.is_all_zero = true};
+    add_runs(s, s->undropped_source, runs, strides, n_equal_elements, &b);
   }
-  uint32_t set = take_union(s->pool, &b);
-  return b.has_element ? finish_element(s, &b, set) : REACH_ABSENT;
+  uint32_t set_number = take_union(s->pool, &b);
+  return b.has_element ? finish_element(s, &b, set_number) : REACH_ABSENT_ELEMENT;
 }
 
 /* True if each element of the target is the sum of all steps up to its own (backwards: from its own
@@ -327,12 +341,12 @@ static reach_element gather_element(reach_step *s, const int64_t *index, const i
  * plus the elements of one step. */
 static bool is_running_sum(const reach_step *s, const reach_value *to) {
   const reach_axis *a = find_axis(s, 1);
-  return a && a->kind == REACH_CAUSAL && to->stored_extents[1] > 1 &&
-         reach_value_count(to) == (size_t)to->stored_extents[1];
+  return a && a->index_relation == REACH_CAUSAL && to->stored_extents[1] > 1 &&
+         reach_value_element_count(to) == (size_t)to->stored_extents[1];
 }
 
-static void make_running_sums(reach_step *s, const int64_t *steps, reach_value *ret) {
-  element_sum sum = {.is_zero = true};
+static void make_running_sums(reach_step *s, const int64_t *strides, reach_value *ret) {
+  element_sum running_sum = {.is_all_zero = true};
   int64_t n = ret->stored_extents[1], inner_extents[CLV_MAX_RANK], n_equal_elements = 1;
   int rank = s->from->shape.rank;
   memcpy(inner_extents, s->from->stored_extents, sizeof inner_extents);
@@ -342,76 +356,82 @@ static void make_running_sums(reach_step *s, const int64_t *steps, reach_value *
   for (int64_t i = 0; i < n; i++) {
     int64_t x = s->is_backward ? n - 1 - i : i, at[CLV_MAX_RANK] = {0};
     do {
-      size_t from = (size_t)(x * steps[1]) + reach_offset(at, steps, rank);
-      add_to_element_sum(s->pool, &sum, s->from->element[from], n_equal_elements);
-    } while (reach_next_index(at, inner_extents, rank));
-    uint32_t set = take_union(s->pool, &sum);
-    element_sum sum_so_far = sum;
+      size_t from = (size_t)(x * strides[1]) + reach_offset(at, strides, rank);
+      add_to_element_sum(s->pool, &running_sum, s->from->elements[from], n_equal_elements);
+    } while (reach_advance_index(at, inner_extents, rank));
+    uint32_t set_number = take_union(s->pool, &running_sum);
+    element_sum sum_so_far = running_sum;
     int64_t index[CLV_MAX_RANK] = {0, x};
-    bool needs_dropped =
-        s->undropped_from && !set && sum_so_far.flags; /* all elements are of dropped columns */
-    ret->element[x] =
-        needs_dropped ? gather_element(s, index, steps) : finish_element(s, &sum_so_far, set);
+    bool counts_dropped = s->undropped_source && !set_number &&
+                          sum_so_far.flags; /* all elements are of dropped columns */
+    ret->elements[x] = counts_dropped ? gather_element(s, index, strides)
+                                      : finish_element(s, &sum_so_far, set_number);
   }
-  (void)reach_charge_work(s->pool, reach_value_count(s->from));
+  (void)reach_charge_work(s->pool, reach_value_element_count(s->from));
 }
 
 static int find_sibling_axis(const reach_step *s) {
-  if (s->has_weights) return (s->sums_two || sums_siblings(s)) && s->width > 1 ? s->width_axis : 0;
+  if (s->has_weights)
+    return (s->sums_two_places || sums_siblings(s)) && s->n_sums > 1 ? s->sums_axis : 0;
   /* dropout often leaves the value of a single key, so no axis has different sums */
   if (!leaves_two_places(s->key_dropout_rate, s->from->shape.dim[1], 1)) return 0;
   for (int i = 0; i < s->relation->n; i++) {
-    const reach_axis *a = &s->relation->axis[i];
-    int own = own_axis(a, s->is_backward);
+    const reach_axis *a = &s->relation->axes[i];
+    int target_axis = get_target_axis(a, s->is_backward);
     /* the elements of a block are different sums of the same places */
-    if (a->kind == REACH_BLOCKS && (s->is_backward ? a->b : a->a) > 1) return own;
-    bool moves_index = a->kind == REACH_SAME || a->kind == REACH_SHIFT || a->kind == REACH_HEADS;
-    if (moves_index && a->kind != REACH_FIXED &&
-        other_axis(a, s->is_backward) == s->from->sibling_axis)
-      return s->from->sibling_axis && s->to.dim[own] > 1 ? own : 0;
+    if (a->index_relation == REACH_BLOCKS && (s->is_backward ? a->b : a->a) > 1) return target_axis;
+    bool moves_index = a->index_relation == REACH_SAME || a->index_relation == REACH_SHIFT ||
+                       a->index_relation == REACH_HEADS;
+    if (moves_index && a->index_relation != REACH_FIXED &&
+        get_source_axis(a, s->is_backward) == s->from->sibling_axis)
+      return s->from->sibling_axis && s->to.dim[target_axis] > 1 ? target_axis : 0;
   }
   return 0;
 }
 
-clv_code reach_give_up(reach_step *s, reach_value *ret, clv_err *err) {
-  const reach_value *from = s->undropped_from ? s->undropped_from : s->from;
-  reach_element worst = REACH_ABSENT, narrowest = REACH_ABSENT;
-  s->sums_two = false;
-  for (size_t i = 0; i < reach_value_count(from); i++) {
-    worst = reach_choose_path(s->pool, REACH_EXPOSED, worst, from->element[i]);
-    narrowest = reach_choose_path(s->pool, REACH_NARROW, narrowest, from->element[i]);
+clv_code reach_propagate_worst_case(reach_step *s, reach_value *ret, clv_err *err) {
+  const reach_value *from = s->undropped_source ? s->undropped_source : s->from;
+  reach_element worst_element = REACH_ABSENT_ELEMENT, narrowest_element = REACH_ABSENT_ELEMENT;
+  s->sums_two_places = false;
+  for (size_t i = 0; i < reach_value_element_count(from); i++) {
+    worst_element =
+        reach_choose_path(s->pool, REACH_PROFILE_EXPOSED, worst_element, from->elements[i]);
+    narrowest_element =
+        reach_choose_path(s->pool, REACH_PROFILE_NARROW, narrowest_element, from->elements[i]);
   }
-  if (reach_is_path(worst))
-    worst = reach_make_element(reach_set_of(narrowest), worst & REACH_FLAGS);
-  return reach_value_fill(ret, &s->to, worst, err);
+  if (reach_has_places(worst_element))
+    worst_element =
+        reach_make_element(reach_element_set(narrowest_element), worst_element & REACH_FLAG_MASK);
+  return reach_value_fill(ret, &s->to, worst_element, err);
 }
 
 static clv_code make_elements(reach_step *s, reach_value *ret, clv_err *err) {
-  int64_t index[CLV_MAX_RANK] = {0}, steps[CLV_MAX_RANK];
+  int64_t index[CLV_MAX_RANK] = {0}, strides[CLV_MAX_RANK];
   *ret = (reach_value){.shape = s->to};
   set_stored_extents(s, ret);
-  if (!reach_charge_work(s->pool, reach_value_count(ret))) return reach_give_up(s, ret, err);
+  if (!reach_charge_work(s->pool, reach_value_element_count(ret)))
+    return reach_propagate_worst_case(s, ret, err);
   CLV_TRY(reach_value_alloc(ret, err));
-  reach_value_steps(s->from, steps);
+  reach_value_strides(s->from, strides);
   if (is_running_sum(s, ret))
-    make_running_sums(s, steps, ret);
+    make_running_sums(s, strides, ret);
   else
-    for (size_t i = 0, n = reach_value_count(ret); i < n && !s->pool->is_over_budget; i++) {
-      ret->element[i] = gather_element(s, index, steps);
-      reach_next_index(index, ret->stored_extents, s->to.rank);
+    for (size_t i = 0, n = reach_value_element_count(ret); i < n && !s->pool->is_over_budget; i++) {
+      ret->elements[i] = gather_element(s, index, strides);
+      reach_advance_index(index, ret->stored_extents, s->to.rank);
     }
   if (s->pool->is_over_budget) {
     reach_value_done(ret);
-    return reach_give_up(s, ret, err);
+    return reach_propagate_worst_case(s, ret, err);
   }
   ret->sibling_axis = find_sibling_axis(s);
-  reach_compress(ret);
+  reach_compress_value(ret);
   return CLV_OK;
 }
 
 /* Returns the number of elements that a place has in the source, each of which dropout drops
  * independently. */
-static int64_t count_copies(const reach_step *s) {
+static int64_t count_elements_per_place(const reach_step *s) {
   int64_t n = 1, n_places = CLV_MAX(s->pool->n_places, 1);
   for (int i = 1; i < s->from->shape.rank; i++) n *= s->from->shape.dim[i];
   return CLV_MAX(n / n_places, 1);
@@ -419,33 +439,35 @@ static int64_t count_copies(const reach_step *s) {
 
 /* Sets the dropout that the result carries on to later layers. After a secret layer that sums two
  * places earlier dropout has no effect any more. */
-static void mark_dropped(const reach_step *s, reach_value *ret) {
-  bool ends_dropout = s->has_weights && s->layer == CLV_REACH_SECRET && s->sums_two;
+static void set_result_dropout(const reach_step *s, reach_value *ret) {
+  bool ends_dropout =
+      s->has_weights && s->weight_secrecy == CLV_WEIGHTS_SECRET && s->sums_two_places;
   ret->dropout_rate =
       ends_dropout ? 0 : reach_combined_dropout_rate(s->from->dropout_rate, s->op_dropout_rate);
-  ret->n_copies = s->from->dropout_rate > 0 ? s->from->n_copies : count_copies(s);
+  ret->n_elements_per_place =
+      s->from->dropout_rate > 0 ? s->from->n_elements_per_place : count_elements_per_place(s);
 }
 
 static clv_code propagate_elements(reach_step *s, reach_value *ret, clv_err *err) {
-  if (s->relation->is_independent) return reach_value_fill(ret, &s->to, REACH_NOTHING, err);
-  if (s->relation->reshapes) return reach_reshape(s->pool, s->from, &s->to, ret, err);
-  if (s->pool->is_over_budget) return reach_give_up(s, ret, err);
-  reach_value varying = {0};
+  if (s->relation->is_independent) return reach_value_fill(ret, &s->to, REACH_ZERO_ELEMENT, err);
+  if (s->relation->is_reshape) return reach_reshape_value(s->pool, s->from, &s->to, ret, err);
+  if (s->pool->is_over_budget) return reach_propagate_worst_case(s, ret, err);
+  reach_value varying_source = {0};
   const reach_value *from = s->from;
   if (s->has_weights && !s->is_backward && !s->is_widest)
-    CLV_TRY(reach_drop_uniform_columns(s, &varying, err));
-  if (varying.element) s->undropped_from = from;
-  if (varying.element) s->from = &varying;
+    CLV_TRY(reach_drop_uniform_columns(s, &varying_source, err));
+  if (varying_source.elements) s->undropped_source = from;
+  if (varying_source.elements) s->from = &varying_source;
   clv_code code = make_elements(s, ret, err);
-  reach_value_done(&varying);
+  reach_value_done(&varying_source);
   s->from = from;
-  s->undropped_from = NULL;
+  s->undropped_source = NULL;
   CLV_TRY(code);
   return s->pool->has_failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
 clv_code reach_propagate(reach_step *s, reach_value *ret, clv_err *err) {
   CLV_TRY(propagate_elements(s, ret, err));
-  mark_dropped(s, ret);
+  set_result_dropout(s, ret);
   return CLV_OK;
 }

@@ -29,19 +29,19 @@
 #include "common/model/graph/graph.h"
 
 /* Knowledge of the weights of a layer that a worker can have. */
-typedef enum clv_reach_layer {
+typedef enum clv_weight_secrecy {
   /* a worker has the layer, so the layer hides nothing and does not count as mixing */
-  CLV_REACH_AT_WORKER,
-  CLV_REACH_KNOWN,  /* a worker can know the initial weights */
-  CLV_REACH_SECRET, /* no worker can know the initial weights */
-} clv_reach_layer;
+  CLV_WEIGHTS_AT_WORKER,
+  CLV_WEIGHTS_KNOWN,  /* a worker can know the initial weights */
+  CLV_WEIGHTS_SECRET, /* no worker can know the initial weights */
+} clv_weight_secrecy;
 
 /* Summary of the elements of a value, or of its gradient, that depend on places of the record
  * (pixels, steps, tokens or features). */
 typedef struct clv_reach {
-  bool is_unmixed,
-      is_unmixed_token; /* some path has no layer that mixes two places; _token: the path goes
-                              * through an embedding at the master */
+  /* some path has no layer that mixes two places; _token: the path goes through an embedding at the
+   * master */
+  bool has_unmixed_path, has_unmixed_token_path;
   /* on some path a layer with known weights mixes places, and no layer with secret weights does */
   bool has_known_mixing;
   /* some mixed element is narrow: made of fewer than half of the places; _token: on a path through
@@ -50,30 +50,34 @@ typedef struct clv_reach {
   int64_t n_fewest_places; /* fewest places that an element is made of */
   int64_t n_places;        /* number of places of a record */
   /* for a layer with weights: each of its outputs sums at least two places */
-  bool sums_two;
-  bool sums_none; /* for a layer with weights: no output sums two places */
+  bool sums_two_places;
+  bool never_sums_two_places; /* for a layer with weights: no output sums two places */
   /* dropout leaves some output with a single place too often (more than once in fifty) */
-  bool is_thinned;
+  bool is_thinned_by_dropout;
   /* the budget of memory or work ran out, so the value may be wider and better hidden than
    * reported */
   bool is_over_budget;
-  /* in results of clv_reach_returned: node whose derivative reads the worst share; -1: the loss */
-  int reader;
+  /* in results of clv_reach_records_in_gradients: node whose derivative reads the worst share; -1:
+   * the loss */
+  int reader_node;
 } clv_reach;
 
-/* Follows the records forwards, up to the values of layer `last`. layers: [g->n_nodes] what workers
- * know of each node's weights; ret: [g->n_nodes]. */
-clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
-                           clv_reach *ret, clv_err *err) CLV_USE_RESULT;
-/* Follows the records in gradients, back to the values of layers 0..`first` and of inputs.
+/* Follows the records forwards, up to the values of layer `last_layer`. layer_secrecy: [g->n_nodes]
+ * what workers know of each node's weights; ret: [g->n_nodes]. */
+clv_code clv_reach_records_in_values(const clv_graph *g, const clv_weight_secrecy *layer_secrecy,
+                                     uint32_t last_layer, clv_reach *ret,
+                                     clv_err *err) CLV_USE_RESULT;
+/* Follows the records in gradients, back to the values of layers 0..`first_layer` and of inputs.
  * is_known: [n_nodes] true: the receiver of a gradient knows the node's value already, so it learns
  * nothing new if the gradient shows it. */
-clv_code clv_reach_returned(const clv_graph *g, const clv_reach_layer *layers, const bool *is_known,
-                            uint32_t first, clv_reach *ret, clv_err *err) CLV_USE_RESULT;
-/* Follows the labels in gradients, back to the values of layers 0..`first` and of inputs. In these
- * results `is_unmixed` means that an element has the gradient of one output alone. In a model with
- * one output a layer counts as summing if it has several inputs. */
-clv_code clv_reach_backward(const clv_graph *g, const clv_reach_layer *layers, uint32_t first,
-                            clv_reach *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_reach_records_in_gradients(const clv_graph *g, const clv_weight_secrecy *layer_secrecy,
+                                        const bool *is_known, uint32_t first_layer, clv_reach *ret,
+                                        clv_err *err) CLV_USE_RESULT;
+/* Follows the labels in gradients, back to the values of layers 0..`first_layer` and of inputs. In
+ * these results `has_unmixed_path` means that an element has the gradient of one output alone. In a
+ * model with one output a layer counts as summing if it has several inputs. */
+clv_code clv_reach_labels_in_gradients(const clv_graph *g, const clv_weight_secrecy *layer_secrecy,
+                                       uint32_t first_layer, clv_reach *ret,
+                                       clv_err *err) CLV_USE_RESULT;
 
 #endif

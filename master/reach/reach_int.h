@@ -15,7 +15,7 @@
 /* ---- sets of places (sets.c) ----------------------------------------------------------------- */
 
 /* numbers of the empty set and of the set of all places */
-enum { REACH_EMPTY = 0, REACH_FULL = 1 };
+enum { REACH_EMPTY_SET = 0, REACH_FULL_SET = 1 };
 /* most work (elements and words of sets that are read) of one analysis; it takes a few seconds */
 enum { REACH_MAX_WORK = 200 * 1000 * 1000 };
 
@@ -24,69 +24,73 @@ typedef struct reach_span {
 } reach_span;
 
 typedef struct reach_set {
-  uint32_t at, n; /* at: index of the set's first span; n: number of its spans */
-  int32_t count;  /* number of places in the set */
+  uint32_t at, n;   /* at: index of the set's first span; n: number of its spans */
+  int32_t n_places; /* number of places in the set */
 } reach_set;
 
 /* Sets of places (pixels, steps, tokens or features), each with a number. Equal sets have the same
  * number. */
-typedef struct reach_pool {
+typedef struct reach_set_pool {
   int64_t n_places; /* number of places of a record */
   reach_span *spans;
   reach_set *sets;
-  uint32_t *table; /* [1 << table_bits] hash table of set numbers; 0: empty entry */
-  uint64_t *bits;  /* bitmap of the set under construction */
-  size_t n_spans, cap_spans, n_sets, cap_sets, lowest, highest;
-  int table_bits;
-  uint64_t work; /* work done so far: elements and words of sets that were read */
-  /* true: the budget of work is used up; from then on reach_give_up makes all values */
+  uint32_t *hash_table; /* [1 << hash_table_bits] hash table of set numbers; 0: empty entry */
+  uint64_t *bits;       /* bitmap of the set under construction */
+  size_t n_spans, spans_capacity, n_sets, sets_capacity;
+  size_t lowest_word, highest_word; /* indexes of the first and last word of `bits` that is not 0 */
+  int hash_table_bits;
+  uint64_t work_done; /* work done so far: elements and words of sets that were read */
+  /* true: the budget of work is used up; from then on reach_propagate_worst_case makes all
+   * values */
   bool is_over_budget;
   bool has_failed; /* true: an allocation has failed, so the results are not valid */
-} reach_pool;
+} reach_set_pool;
 
-clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) CLV_USE_RESULT;
-void reach_pool_done(reach_pool *p);
+clv_code reach_pool_init(reach_set_pool *p, int64_t places, clv_err *err) CLV_USE_RESULT;
+void reach_pool_done(reach_set_pool *p);
 /* adds the places of a set to the set under construction */
-void reach_pool_add(reach_pool *p, uint32_t set);
+void reach_pool_add_set(reach_set_pool *p, uint32_t set_number);
 /* adds n places from `from` to the set under construction */
-void reach_pool_add_run(reach_pool *p, int64_t from, int64_t n);
+void reach_pool_add_span(reach_set_pool *p, int64_t from, int64_t n);
 /* ends the set under construction and returns its number */
-uint32_t reach_pool_take(reach_pool *p);
+uint32_t reach_pool_take_set(reach_set_pool *p);
 /* Adds work to that done so far. False: the budget (REACH_MAX_WORK) is used up. */
-static inline bool reach_charge_work(reach_pool *p, size_t work) {
-  p->work += work;
-  p->is_over_budget |= p->work > REACH_MAX_WORK;
+static inline bool reach_charge_work(reach_set_pool *p, size_t work) {
+  p->work_done += work;
+  p->is_over_budget |= p->work_done > REACH_MAX_WORK;
   return !p->is_over_budget;
 }
-static inline int32_t reach_set_count(const reach_pool *p, uint32_t set) {
-  return p->sets[set].count;
+static inline int32_t reach_set_place_count(const reach_set_pool *p, uint32_t set_number) {
+  return p->sets[set_number].n_places;
 }
 
 /* ---- elements of values ---------------------------------------------------------------------- */
 
 /* Description of an element in 32 bits: the number of its set of places, and how the paths that the
- * element sums have mixed these places: not at all (UNMIXED), by known weights (MIXED), by secret
- * weights (HIDDEN). */
+ * element sums have mixed these places: not at all (REACH_FLAG_UNMIXED), by known weights
+ * (REACH_FLAG_MIXED), by secret weights (REACH_FLAG_HIDDEN). */
 typedef uint32_t reach_element;
 enum {
-  REACH_UNMIXED = 1,
-  REACH_MIXED = 2,
-  REACH_HIDDEN = 4,
-  REACH_KINDS = 7,
-  REACH_TOKEN = 8,
-  REACH_ZERO = 16,
-  REACH_FLAGS = 31,
-  REACH_SET_SHIFT = 5,
+  REACH_FLAG_UNMIXED = 1, /* some path mixes the places not at all */
+  REACH_FLAG_MIXED = 2,   /* some path mixes them by known weights */
+  REACH_FLAG_HIDDEN = 4,  /* some path mixes them by secret weights */
+  REACH_KIND_MASK = 7,    /* the three flags above */
+  REACH_FLAG_TOKEN = 8,   /* the path goes through an embedding at the master */
+  REACH_FLAG_ZERO = 16,   /* the element is 0 for every record */
+  REACH_FLAG_MASK = 31,   /* all flags */
+  REACH_SET_SHIFT = 5,    /* bits below the number of the set */
 };
-#define REACH_ABSENT UINT32_MAX /* element without any path */
+#define REACH_ABSENT_ELEMENT UINT32_MAX /* element without any path */
 
-static inline uint32_t reach_set_of(reach_element e) { return e >> REACH_SET_SHIFT; }
-static inline bool reach_is_path(reach_element e) { return e != REACH_ABSENT && reach_set_of(e); }
-static inline reach_element reach_make_element(uint32_t set, unsigned flags) {
-  return set << REACH_SET_SHIFT | flags;
+static inline uint32_t reach_element_set(reach_element e) { return e >> REACH_SET_SHIFT; }
+static inline bool reach_has_places(reach_element e) {
+  return e != REACH_ABSENT_ELEMENT && reach_element_set(e);
 }
-#define REACH_CONSTANT reach_make_element(REACH_EMPTY, 0)
-#define REACH_NOTHING reach_make_element(REACH_EMPTY, REACH_ZERO)
+static inline reach_element reach_make_element(uint32_t set_number, unsigned flags) {
+  return set_number << REACH_SET_SHIFT | flags;
+}
+#define REACH_CONSTANT_ELEMENT reach_make_element(REACH_EMPTY_SET, 0)
+#define REACH_ZERO_ELEMENT reach_make_element(REACH_EMPTY_SET, REACH_FLAG_ZERO)
 
 /* ---- values (values.c) ----------------------------------------------------------------------- */
 
@@ -97,15 +101,15 @@ typedef struct reach_value {
   /* stored extents along each axis: as in `shape`, or 1 along an axis where all elements are
    * equal */
   int64_t stored_extents[CLV_MAX_RANK];
-  reach_element *element; /* NULL: the value has no elements yet */
-  bool is_borrowed;       /* another value owns `element` */
+  reach_element *elements; /* NULL: the value has no elements yet */
+  bool borrows_elements;   /* another value owns `elements` */
   /* axis along which mixed elements with the same places are different sums of these places; 0: no
    * such axis is known */
   int sibling_axis;
   /* Dropout since the last layer with secret weights that mixed places. dropout_rate: 0 to 1;
-   * n_copies: number of elements of a place that dropout drops independently. */
+   * n_elements_per_place: number of elements of a place that dropout drops independently. */
   double dropout_rate;
-  int64_t n_copies;
+  int64_t n_elements_per_place;
 } reach_value;
 
 /* Returns the total rate of two dropouts in sequence. */
@@ -113,44 +117,44 @@ static inline double reach_combined_dropout_rate(double a, double b) {
   return 1 - (1 - a) * (1 - b);
 }
 
-size_t reach_value_count(const reach_value *v);
+size_t reach_value_element_count(const reach_value *v);
 /* Allocates the elements of v, as many as v->stored_extents says. */
 clv_code reach_value_alloc(reach_value *v, clv_err *err) CLV_USE_RESULT;
 void reach_value_done(reach_value *v);
 /* Makes a value of a shape whose elements are all e. */
 clv_code reach_value_fill(reach_value *v, const clv_shape *shape, reach_element e,
                           clv_err *err) CLV_USE_RESULT;
-void reach_value_steps(const reach_value *v, int64_t ret[CLV_MAX_RANK]);
+void reach_value_strides(const reach_value *v, int64_t ret[CLV_MAX_RANK]);
 /* Advances an index within `extents`; false: it was the last index. */
-bool reach_next_index(int64_t *index, const int64_t *extents, int rank);
-size_t reach_offset(const int64_t *index, const int64_t *steps, int rank);
+bool reach_advance_index(int64_t *index, const int64_t *extents, int rank);
+size_t reach_offset(const int64_t *index, const int64_t *strides, int rank);
 /* keeps only one element along each axis where all elements are equal */
-void reach_compress(reach_value *v);
+void reach_compress_value(reach_value *v);
 /* Makes ret from the elements of `from`, in row-major order under another shape. */
-clv_code reach_reshape(reach_pool *p, const reach_value *from, const clv_shape *shape,
-                       reach_value *ret, clv_err *err) CLV_USE_RESULT;
+clv_code reach_reshape_value(reach_set_pool *p, const reach_value *from, const clv_shape *shape,
+                             reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Rule by which a value keeps one of several paths to an element: the most exposed path, the
  * narrowest (made of the fewest places) or the widest. */
 typedef enum reach_profile {
-  REACH_EXPOSED,
-  REACH_NARROW,
-  REACH_WIDE,
-  REACH_PROFILES
+  REACH_PROFILE_EXPOSED,
+  REACH_PROFILE_NARROW,
+  REACH_PROFILE_WIDE,
+  REACH_N_PROFILES
 } reach_profile;
 
 /* Merges the paths of `other` into `to`, which may have no elements yet; frees `other`. product:
  * the values are multiplied, so an element is zero if it is zero in either. */
-clv_code reach_merge(reach_pool *p, reach_profile profile, bool is_product, reach_value *to,
-                     reach_value *other, clv_err *err) CLV_USE_RESULT;
+clv_code reach_merge_values(reach_set_pool *p, reach_profile profile, bool is_product,
+                            reach_value *to, reach_value *other, clv_err *err) CLV_USE_RESULT;
 /* Returns the one of the elements a and b that the profile keeps. */
-reach_element reach_choose_path(const reach_pool *p, reach_profile profile, reach_element a,
+reach_element reach_choose_path(const reach_set_pool *p, reach_profile profile, reach_element a,
                                 reach_element b);
 
 /* ---- relations of outputs to inputs (relations.c) -------------------------------------------- */
 
 /* How index o along an axis of the output depends on index i along an axis of the input. */
-typedef enum reach_kind {
+typedef enum reach_index_relation {
   REACH_SAME,   /* index i = o: the same index */
   REACH_SHIFT,  /* i = o + a: an index moved by a */
   REACH_WINDOW, /* i = o stride - pad + u dilation, for all u of the kernel */
@@ -161,13 +165,13 @@ typedef enum reach_kind {
   REACH_BLOCKS,
   /* a: values of a head; b: number of heads of the output for each head of the input */
   REACH_HEADS,
-  REACH_TURNED,    /* i = (a + b o) mod the extent of the axis; b: 1 or -1 */
-  REACH_FIXED,     /* i = a, for all outputs: one fixed index */
-  REACH_RESAMPLED, /* i is one of the taps of o (clv_taps_of) along axis a of the images */
-} reach_kind;
+  REACH_FLIP_OR_ROLL, /* i = (a + b o) mod the extent of the axis; b: 1 or -1 */
+  REACH_FIXED,        /* i = a, for all outputs: one fixed index */
+  REACH_RESAMPLED,    /* i is one of the taps of o (clv_taps_of) along axis a of the images */
+} reach_index_relation;
 
 typedef struct reach_axis {
-  reach_kind kind;
+  reach_index_relation index_relation;
   int out, in; /* axis of the output, axis of the input */
   int64_t a, b;
   int64_t kernel, stride, pad, dilation;
@@ -179,52 +183,54 @@ typedef struct reach_axis {
 typedef struct reach_relation {
   bool is_independent; /* no output depends on the input */
   /* the op only changes the shape: elements keep their row-major order, and n is 0 */
-  bool reshapes;
+  bool is_reshape;
   int n;
-  reach_axis axis[2 * CLV_MAX_RANK];
+  reach_axis axes[2 * CLV_MAX_RANK];
 } reach_relation;
 
 /* Position of a record's channels, as an op that reads the record implies it. */
-typedef enum reach_channels {
+typedef enum reach_channel_position {
   REACH_CHANNELS_ANY,   /* the op does not say where the channels are */
   REACH_CHANNELS_EACH,  /* the op reads each element by itself, so it implies no position */
   REACH_CHANNELS_FIRST, /* [N, channels, places...], if the op has one group */
   REACH_CHANNELS_LAST,  /* the op reads [N, steps, channels] */
-} reach_channels;
+} reach_channel_position;
 
 /* Row of the table of ops: how the outputs and the derivatives of an op depend on its inputs. */
 typedef struct reach_op {
-  void (*relate)(const clv_op_site *site, const clv_shape *out, int input, reach_relation *ret);
+  void (*relate_output)(const clv_op_site *site, const clv_shape *out, int input,
+                        reach_relation *ret);
   /* True if the derivative by input `to` depends on input `of`. A derivative that reads the op's
    * output depends on all inputs of that output. */
-  bool (*reads)(int to, int of);
+  bool (*derivative_reads)(int to, int of);
   /* For an op with two inputs: how the gradient of input `to` depends on the other input; NULL: as
    * it depends on the gradient of the output. */
-  void (*back)(const clv_op_site *site, int to, reach_relation *ret);
+  void (*relate_back)(const clv_op_site *site, int to, reach_relation *ret);
   /* How the non-zero elements of the input's gradient depend on the output's gradient; NULL: as
-   * `relate` says. */
-  void (*spread)(const clv_op_site *site, reach_relation *ret);
-  reach_channels channels;
-  bool multiplies; /* the op multiplies its inputs: a zero in one makes the output zero */
+   * `relate_output` says. */
+  void (*relate_spread)(const clv_op_site *site, reach_relation *ret);
+  reach_channel_position channel_position;
+  bool is_product; /* the op multiplies its inputs: a zero in one makes the output zero */
   /* Returns the number of values that the op normalizes together; if that is 1 the output is a
    * constant. NULL: the op does not normalize. */
-  int64_t (*normalizes)(const clv_op_site *site);
+  int64_t (*count_normalized)(const clv_op_site *site);
 } reach_op;
 
-const reach_op *reach_op_of(clv_op op); /* row of an op; NULL: the op is an input of the graph */
+/* row of an op; NULL: the op is an input of the graph */
+const reach_op *reach_get_op_row(clv_op op);
 
 /* ---- one step of the analysis (propagate.c) -------------------------------------------------- */
 
 typedef struct reach_step {
-  reach_pool *pool;
+  reach_set_pool *pool;
   const reach_relation *relation;
   bool is_backward; /* the step is backwards: from the output's gradient to an input's gradient */
-  bool places_are_outputs; /* the places are outputs of the model (clv_reach_backward) */
+  bool places_are_outputs; /* the places are outputs of the model (clv_reach_labels_in_gradients) */
   const reach_value *from;
   /* `from` before reach_drop_uniform_columns left out columns; NULL: it left out none */
-  const reach_value *undropped_from;
+  const reach_value *undropped_source;
   clv_shape to;     /* shape of the result */
-  bool is_widest;   /* the profile is REACH_WIDE, which ignores hidden elements */
+  bool is_widest;   /* the profile is REACH_PROFILE_WIDE, which ignores hidden elements */
   bool has_weights; /* the op sums with weights */
   /* the layer has a bias, so an output that sums nothing is a constant, not zero */
   bool has_bias;
@@ -233,13 +239,13 @@ typedef struct reach_step {
   /* the model has one output, so there is one place; a layer counts as summing if it has several
    * inputs */
   bool has_one_output;
-  bool has_several_inputs; /* the layer has several inputs */
-  clv_reach_layer layer;   /* if has_weights: what workers know of the layer's weights */
+  bool has_several_inputs;           /* the layer has several inputs */
+  clv_weight_secrecy weight_secrecy; /* if has_weights: what workers know of the layer's weights */
   /* if has_weights: number of different sums that the layer makes of the same places */
-  int64_t width;
-  int width_axis;           /* axis along which the `width` sums of the same places are */
-  bool is_thinned;          /* result: dropout leaves some output with a single place too often */
-  bool sums_two, sums_none; /* results, if has_weights: as in clv_reach */
+  int64_t n_sums;
+  int sums_axis;              /* axis along which the `n_sums` sums of the same places are */
+  bool is_thinned_by_dropout; /* result: dropout leaves some output with a single place too often */
+  bool sums_two_places, never_sums_two_places; /* results, if has_weights: as in clv_reach */
 } reach_step;
 
 /* Computes the elements that an input contributes to an output, or (is_backward) that the gradient
@@ -247,7 +253,7 @@ typedef struct reach_step {
 clv_code reach_propagate(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 /* Makes the result without following places: each element is as exposed and as narrow as the worst
  * element of the source. Called when the budget of work is used up. */
-clv_code reach_give_up(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
+clv_code reach_propagate_worst_case(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- columns that are the same everywhere (uniform_columns.c) -------------------------------- */
 
@@ -261,24 +267,25 @@ clv_code reach_drop_uniform_columns(reach_step *s, reach_value *ret, clv_err *er
  * channels (first or last). */
 typedef struct reach_walk {
   const clv_graph *g;
-  const clv_reach_layer *layers;
+  const clv_weight_secrecy *layer_secrecy;
   /* [n_nodes] true: the node's value counts as a constant; NULL: no value does */
   const bool *is_known;
-  /* last: last layer to analyse; gradient_end_layer: gradients are followed back to its values */
-  uint32_t last, gradient_end_layer;
-  bool follows_returned; /* true: `results` are those of gradients; false: those of values */
-  bool channels_last;
+  /* last_layer: last layer to analyse; gradient_end_layer: gradients are followed back to its
+   * values */
+  uint32_t last_layer, gradient_end_layer;
+  bool follows_gradients; /* true: `results` are those of gradients; false: those of values */
+  bool assumes_channels_last;
   /* a flat record has the places of the shape to which the graph reshapes it */
-  bool uses_reshaped_form;
-  reach_pool pool;
+  bool uses_reshaped_places;
+  reach_set_pool pool;
   /* n_places: number of places of a record; n_token_places: number of places of sequences, -1: no
    * sequences; first_token_place: first place of sequences */
   int64_t n_places, n_token_places, first_token_place;
-  reach_value *values[REACH_PROFILES]; /* [n_nodes] elements of each node's value */
+  reach_value *values[REACH_N_PROFILES]; /* [n_nodes] elements of each node's value */
   /* [n_nodes] node of which the node's value is a multiple; the node itself: none */
   int *origin_node;
-  double *factor;     /* [n_nodes] factor of that multiple */
-  clv_reach *results; /* [n_nodes] results of this walk */
+  double *origin_factor; /* [n_nodes] factor of that multiple */
+  clv_reach *results;    /* [n_nodes] results of this walk */
 } reach_walk;
 
 /* Replaces w->results by the results of gradients. Call it after the forward walk. */
@@ -286,18 +293,19 @@ clv_code reach_walk_back(reach_walk *w, clv_err *err) CLV_USE_RESULT;
 
 /* ---- facts of single nodes (nodes.c) --------------------------------------------------------- */
 
-static inline int64_t reach_groups_of(const clv_node *n) { return CLV_MAX(n->attrs.groups, 1); }
-clv_shape reach_shape(const clv_graph *g, int node); /* shape of a node's value, for one record */
+static inline int64_t reach_group_count(const clv_node *n) { return CLV_MAX(n->attrs.groups, 1); }
+/* shape of a node's value, for one record */
+clv_shape reach_node_shape(const clv_graph *g, int node);
 /* describes a node's op, with shapes of one record */
-void reach_op_site(const clv_graph *g, int node, clv_op_site *ret);
-void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret);
+void reach_describe_op(const clv_graph *g, int node, clv_op_site *ret);
+void reach_summarize_value(const reach_set_pool *p, const reach_value *v, clv_reach *ret);
 /* True if node k normalizes a single value, so that its output is a constant. */
 bool reach_is_constant(const clv_graph *g, int k);
 /* Returns the step from input i of node k to its output; the caller sets `from`. */
-reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
-                         const clv_reach_layer *layers, reach_relation *relation);
+reach_step reach_make_step(const clv_graph *g, int k, int i, reach_set_pool *pool,
+                           const clv_weight_secrecy *layer_secrecy, reach_relation *relation);
 /* Turns a step of node k into the backward step: its sums are then those of the inputs'
  * gradients. */
-void reach_step_reverse(const clv_graph *g, int k, reach_step *s);
+void reach_reverse_step(const clv_graph *g, int k, reach_step *s);
 
 #endif

@@ -11,200 +11,206 @@
 
 #include "master/reach/reach_int.h"
 
-typedef struct returned_walk {
+typedef struct gradient_walk {
   reach_walk *w;
-  reach_value *grads[REACH_PROFILES]; /* [n_nodes] gradient of each node */
-  /* [n_nodes] badness (get_badness) of the worst share of each gradient so far */
-  int *worst;
-} returned_walk;
+  reach_value *grads[REACH_N_PROFILES]; /* [n_nodes] gradient of each node */
+  /* [n_nodes] rank of exposure (get_exposure_rank) of the worst share of each gradient so far */
+  int *worst_ranks;
+} gradient_walk;
 
-static void returned_walk_done(returned_walk *r) {
-  for (int p = 0; p < REACH_PROFILES; p++) {
+static void gradient_walk_done(gradient_walk *r) {
+  for (int p = 0; p < REACH_N_PROFILES; p++) {
     for (int k = 0; r->grads[p] && k < r->w->g->n_nodes; k++) reach_value_done(&r->grads[p][k]);
     free(r->grads[p]);
   }
-  free(r->worst);
+  free(r->worst_ranks);
 }
 
-static int get_badness(const reach_pool *p, const reach_value *v) {
+static int get_exposure_rank(const reach_set_pool *p, const reach_value *v) {
   clv_reach r = {0};
-  reach_summarize(p, v, &r);
-  if (r.is_unmixed) return 4;
-  if (r.is_unmixed_token || r.has_narrow_token_element) return 3;
+  reach_summarize_value(p, v, &r);
+  if (r.has_unmixed_path) return 4;
+  if (r.has_unmixed_token_path || r.has_narrow_token_element) return 3;
   return r.has_known_mixing ? 2 : r.has_narrow_element;
 }
 
-/* Adds a share to the gradient of node `to` and frees the share. reader: as in clv_reach.
+/* Adds a share to the gradient of node `to` and frees the share. reader_node: as in clv_reach.
  * is_direct: the reader reads the value of `to` directly; it then replaces an equally bad
  * reader. */
-static clv_code add_share(returned_walk *r, int to, int p, int reader, bool is_direct,
-                          reach_value *share, clv_err *err) {
-  int share_badness = get_badness(&r->w->pool, share);
-  if (share_badness && share_badness >= r->worst[to] + !is_direct) {
-    r->worst[to] = share_badness;
-    r->w->results[to].reader = reader;
+static clv_code add_gradient_share(gradient_walk *r, int to, int p, int reader_node, bool is_direct,
+                                   reach_value *share, clv_err *err) {
+  int share_rank = get_exposure_rank(&r->w->pool, share);
+  if (share_rank && share_rank >= r->worst_ranks[to] + !is_direct) {
+    r->worst_ranks[to] = share_rank;
+    r->w->results[to].reader_node = reader_node;
   }
-  for (size_t i = 0; i < reach_value_count(share); i++)
-    if (share->element[i] == REACH_ABSENT) share->element[i] = REACH_NOTHING;
-  clv_code code = reach_merge(&r->w->pool, (reach_profile)p, false, &r->grads[p][to], share, err);
+  for (size_t i = 0; i < reach_value_element_count(share); i++)
+    if (share->elements[i] == REACH_ABSENT_ELEMENT) share->elements[i] = REACH_ZERO_ELEMENT;
+  clv_code code =
+      reach_merge_values(&r->w->pool, (reach_profile)p, false, &r->grads[p][to], share, err);
   reach_value_done(share);
   return code;
 }
 
 /* A node at which the walk back from the loss has arrived. */
-typedef struct back_node {
+typedef struct gradient_node {
   int k, p;
   reach_value grad; /* gradient of the node's output */
-  /* elements of the gradient; REACH_NOTHING where the gradient is 0, so that the derivative has no
-   * effect there */
+  /* elements of the gradient; REACH_ZERO_ELEMENT where the gradient is 0, so that the derivative
+   * has no effect there */
   reach_value nonzero_grad;
-} back_node;
+} gradient_node;
 
-static void back_node_done(back_node *b) {
+static void gradient_node_done(gradient_node *b) {
   reach_value_done(&b->grad);
   reach_value_done(&b->nonzero_grad);
 }
 
 static clv_code copy_value(const reach_value *from, reach_value *ret, clv_err *err) {
   *ret = *from;
-  ret->element = NULL;
+  ret->elements = NULL;
   CLV_TRY(reach_value_alloc(ret, err));
-  memcpy(ret->element, from->element, reach_value_count(from) * sizeof *ret->element);
+  memcpy(ret->elements, from->elements, reach_value_element_count(from) * sizeof *ret->elements);
   return CLV_OK;
 }
 
 /* Prepares a node for the walk back. If its op normalizes, all elements that it normalizes together
  * get a gradient. */
-static clv_code open_node(returned_walk *r, back_node *b, clv_err *err) {
+static clv_code prepare_node(gradient_walk *r, gradient_node *b, clv_err *err) {
   const clv_graph *g = r->w->g;
-  const reach_op *op = reach_op_of(g->nodes[b->k].op);
+  const reach_op *op = reach_get_op_row(g->nodes[b->k].op);
   const reach_value *grad = &r->grads[b->p][b->k];
   reach_relation relation = {0};
   reach_step s = {.pool = &r->w->pool, .relation = &relation, .from = grad, .to = grad->shape};
-  reach_value other = {0};
+  reach_value spread_grad = {0};
   clv_op_site site;
-  reach_op_site(g, b->k, &site);
-  if (op->spread) op->spread(&site, &relation);
-  CLV_TRY(op->spread ? reach_propagate(&s, &b->nonzero_grad, err)
-                     : copy_value(grad, &b->nonzero_grad, err));
-  for (size_t i = 0; i < reach_value_count(&b->nonzero_grad); i++)
-    if (b->nonzero_grad.element[i] != REACH_NOTHING) b->nonzero_grad.element[i] = REACH_CONSTANT;
+  reach_describe_op(g, b->k, &site);
+  if (op->relate_spread) op->relate_spread(&site, &relation);
+  CLV_TRY(op->relate_spread ? reach_propagate(&s, &b->nonzero_grad, err)
+                            : copy_value(grad, &b->nonzero_grad, err));
+  for (size_t i = 0; i < reach_value_element_count(&b->nonzero_grad); i++)
+    if (b->nonzero_grad.elements[i] != REACH_ZERO_ELEMENT)
+      b->nonzero_grad.elements[i] = REACH_CONSTANT_ELEMENT;
   CLV_TRY(copy_value(grad, &b->grad, err));
-  if (!op->spread) return CLV_OK;
-  CLV_TRY(copy_value(&b->nonzero_grad, &other, err));
-  clv_code code = reach_merge(&r->w->pool, (reach_profile)b->p, false, &b->grad, &other, err);
-  reach_value_done(&other);
+  if (!op->relate_spread) return CLV_OK;
+  CLV_TRY(copy_value(&b->nonzero_grad, &spread_grad, err));
+  clv_code code =
+      reach_merge_values(&r->w->pool, (reach_profile)b->p, false, &b->grad, &spread_grad, err);
+  reach_value_done(&spread_grad);
   return code;
 }
 
 /* Adds the share that `from`, elements at the output of a node, has in the gradient of the node's
  * input i. */
-static clv_code add_input_share(returned_walk *r, const back_node *b, int i, int reader,
+static clv_code add_input_share(gradient_walk *r, const gradient_node *b, int i, int reader_node,
                                 const reach_value *from, clv_err *err) {
   const clv_graph *g = r->w->g;
   int to = g->nodes[b->k].in[i];
   reach_relation relation;
-  reach_step s = reach_step_of(g, b->k, i, &r->w->pool, r->w->layers, &relation);
+  reach_step s = reach_make_step(g, b->k, i, &r->w->pool, r->w->layer_secrecy, &relation);
   reach_value share = {0};
   if (relation.is_independent) return CLV_OK;
   s.from = from;
   s.is_backward = true;
-  s.is_widest = b->p == REACH_WIDE;
-  s.to = reach_shape(g, to);
+  s.is_widest = b->p == REACH_PROFILE_WIDE;
+  s.to = reach_node_shape(g, to);
   s.has_bias = false;
-  reach_step_reverse(g, b->k, &s);
+  reach_reverse_step(g, b->k, &s);
   CLV_TRY(reach_propagate(&s, &share, err));
-  return add_share(r, to, b->p, reader, reader == b->k, &share, err);
+  return add_gradient_share(r, to, b->p, reader_node, reader_node == b->k, &share, err);
 }
 
-static bool is_nothing(const reach_value *v) {
-  for (size_t i = 0; i < reach_value_count(v); i++)
-    if (v->element[i] == REACH_NOTHING) return true;
+static bool has_zero_element(const reach_value *v) {
+  for (size_t i = 0; i < reach_value_element_count(v); i++)
+    if (v->elements[i] == REACH_ZERO_ELEMENT) return true;
   return false;
 }
 
 /* Adds the other factor of a product by the op's own backward relation. If part of the gradient is
  * 0, that relation does not say which addends remain, so each element counts as a sum of one. */
-static clv_code read_directly(returned_walk *r, const back_node *b, int i, reach_step *s,
-                              clv_err *err) {
+static clv_code add_factor_share(gradient_walk *r, const gradient_node *b, int i, reach_step *s,
+                                 clv_err *err) {
   const clv_graph *g = r->w->g;
   int to = g->nodes[b->k].in[i];
   reach_relation relation = {0};
   reach_value share = {0};
   clv_op_site site;
-  reach_op_site(g, b->k, &site);
-  reach_op_of(g->nodes[b->k].op)->back(&site, i, &relation);
+  reach_describe_op(g, b->k, &site);
+  reach_get_op_row(g->nodes[b->k].op)->relate_back(&site, i, &relation);
   s->relation = &relation;
-  s->to = reach_shape(g, to);
-  CLV_TRY(is_nothing(&b->nonzero_grad) ? reach_give_up(s, &share, err)
-                                       : reach_propagate(s, &share, err));
-  return add_share(r, to, b->p, b->k, true, &share, err);
+  s->to = reach_node_shape(g, to);
+  CLV_TRY(has_zero_element(&b->nonzero_grad) ? reach_propagate_worst_case(s, &share, err)
+                                             : reach_propagate(s, &share, err));
+  return add_gradient_share(r, to, b->p, b->k, true, &share, err);
 }
 
 /* Adds to the gradient of input i the elements of input `of` that the derivative reads. */
-static clv_code read_factor(returned_walk *r, const back_node *b, int i, int of, clv_err *err) {
+static clv_code add_read_share(gradient_walk *r, const gradient_node *b, int i, int of,
+                               clv_err *err) {
   const clv_graph *g = r->w->g;
   reach_relation relation;
-  reach_step s = reach_step_of(g, b->k, of, &r->w->pool, r->w->layers, &relation);
+  reach_step s = reach_make_step(g, b->k, of, &r->w->pool, r->w->layer_secrecy, &relation);
   reach_value share = {0}, nonzero_grad = {0};
   s.from = &r->w->values[b->p][g->nodes[b->k].in[of]];
-  s.is_widest = b->p == REACH_WIDE;
-  if (reach_op_of(g->nodes[b->k].op)->back) return read_directly(r, b, i, &s, err);
+  s.is_widest = b->p == REACH_PROFILE_WIDE;
+  if (reach_get_op_row(g->nodes[b->k].op)->relate_back) return add_factor_share(r, b, i, &s, err);
   if (relation.is_independent) return CLV_OK;
   CLV_TRY(reach_propagate(&s, &share, err));
   clv_code code = copy_value(&b->nonzero_grad, &nonzero_grad, err);
   if (code == CLV_OK)
-    code = reach_merge(&r->w->pool, (reach_profile)b->p, true, &share, &nonzero_grad, err);
+    code = reach_merge_values(&r->w->pool, (reach_profile)b->p, true, &share, &nonzero_grad, err);
   if (code == CLV_OK) code = add_input_share(r, b, i, b->k, &share, err);
   reach_value_done(&nonzero_grad);
   reach_value_done(&share);
   return code;
 }
 
-static clv_code walk_node(returned_walk *r, int k, int p, clv_err *err) {
+static clv_code pass_gradient_of_node(gradient_walk *r, int k, int p, clv_err *err) {
   const clv_graph *g = r->w->g;
   const clv_node *n = &g->nodes[k];
-  CLV_AUTO(back_node_done) back_node b = {.k = k, .p = p};
+  CLV_AUTO(gradient_node_done) gradient_node b = {.k = k, .p = p};
   if (reach_is_constant(g, k)) return CLV_OK;
-  CLV_TRY(open_node(r, &b, err));
+  CLV_TRY(prepare_node(r, &b, err));
   for (int i = 0; i < n->n_in; i++) {
     if (g->nodes[n->in[i]].dtype == CLV_I64) continue;
-    CLV_TRY(add_input_share(r, &b, i, r->w->results[k].reader, &b.grad, err));
+    CLV_TRY(add_input_share(r, &b, i, r->w->results[k].reader_node, &b.grad, err));
     for (int of = 0; of < n->n_in; of++)
-      if (reach_op_of(n->op)->reads(i, of)) CLV_TRY(read_factor(r, &b, i, of, err));
+      if (reach_get_op_row(n->op)->derivative_reads(i, of))
+        CLV_TRY(add_read_share(r, &b, i, of, err));
   }
   return CLV_OK;
 }
 
 /* Starts the walk at the model's output: the derivative of the loss depends on the output, and may
  * be different from 0 at each of its elements. */
-static clv_code begin_at_output(returned_walk *r, clv_err *err) {
+static clv_code set_output_gradient(gradient_walk *r, clv_err *err) {
   reach_walk *w = r->w;
   int k = w->g->output_node;
-  for (int p = 0; p < REACH_PROFILES; p++) {
+  for (int p = 0; p < REACH_N_PROFILES; p++) {
     reach_value *grad = &r->grads[p][k];
     CLV_TRY(copy_value(&w->values[p][k], grad, err));
-    for (size_t i = 0; i < reach_value_count(grad); i++)
-      if (grad->element[i] == REACH_NOTHING) grad->element[i] = REACH_CONSTANT;
-    r->worst[k] = CLV_MAX(r->worst[k], get_badness(&w->pool, grad));
+    for (size_t i = 0; i < reach_value_element_count(grad); i++)
+      if (grad->elements[i] == REACH_ZERO_ELEMENT) grad->elements[i] = REACH_CONSTANT_ELEMENT;
+    r->worst_ranks[k] = CLV_MAX(r->worst_ranks[k], get_exposure_rank(&w->pool, grad));
   }
   return CLV_OK;
 }
 
 clv_code reach_walk_back(reach_walk *w, clv_err *err) {
-  CLV_AUTO(returned_walk_done) returned_walk r = {.w = w};
+  CLV_AUTO(gradient_walk_done) gradient_walk r = {.w = w};
   size_t n = (size_t)w->g->n_nodes;
-  for (int p = 0; p < REACH_PROFILES; p++)
+  for (int p = 0; p < REACH_N_PROFILES; p++)
     CLV_TRY(clv_alloc(n, sizeof *r.grads[p], &r.grads[p], err));
-  CLV_TRY(clv_alloc(n, sizeof *r.worst, &r.worst, err));
-  for (size_t k = 0; k < n; k++) w->results[k] = (clv_reach){.reader = -1};
-  CLV_TRY(begin_at_output(&r, err));
+  CLV_TRY(clv_alloc(n, sizeof *r.worst_ranks, &r.worst_ranks, err));
+  for (size_t k = 0; k < n; k++) w->results[k] = (clv_reach){.reader_node = -1};
+  CLV_TRY(set_output_gradient(&r, err));
   for (int k = (int)n; k-- > 0;) {
-    bool passes = w->g->nodes[k].op != CLV_OP_INPUT && w->g->nodes[k].layer > w->gradient_end_layer;
-    for (int p = 0; p < REACH_PROFILES; p++) {
-      if (!r.grads[p][k].element) continue;
-      reach_summarize(&w->pool, &r.grads[p][k], &w->results[k]);
-      if (passes) CLV_TRY(walk_node(&r, k, p, err));
+    bool passes_gradient =
+        w->g->nodes[k].op != CLV_OP_INPUT && w->g->nodes[k].layer > w->gradient_end_layer;
+    for (int p = 0; p < REACH_N_PROFILES; p++) {
+      if (!r.grads[p][k].elements) continue;
+      reach_summarize_value(&w->pool, &r.grads[p][k], &w->results[k]);
+      if (passes_gradient) CLV_TRY(pass_gradient_of_node(&r, k, p, err));
       reach_value_done(&r.grads[p][k]);
     }
   }

@@ -18,7 +18,7 @@
 #define MAX_EQUAL_FACTOR 2.0    /* durations that differ by at most this factor count as equal */
 #define FAR_ROUND_TRIP_S 0.005  /* shortest round-trip time that no local network has */
 #define ALL_TIME_SHARE 0.97     /* share that counts as all of the time */
-#define MAX_NAMES 3             /* most names of sessions in a line */
+#define MAX_LISTED_SESSIONS 3   /* most names of sessions in a line */
 /* If a wait has more bytes transferred than this, the transfer may be the reason for the wait. */
 #define LARGE_WAIT_BYTES 65536
 
@@ -26,9 +26,9 @@
 
 /* Returns the next other part of the session of s, from worker *at on; NULL: no more. ret_worker:
  * receives its worker. */
-static const clv_status_session *next_other_part(const clv_status_view *view,
-                                                 const clv_status_session *s, uint32_t *at,
-                                                 const clv_status_worker **ret_worker) {
+static const clv_status_session *next_peer_session(const clv_status_view *view,
+                                                   const clv_status_session *s, uint32_t *at,
+                                                   const clv_status_worker **ret_worker) {
   for (; *at < view->n_workers; ++*at) {
     const clv_status_worker *w = &view->workers[*at];
     for (uint32_t k = 0; k < w->n_sessions; k++) {
@@ -42,43 +42,45 @@ static const clv_status_session *next_other_part(const clv_status_view *view,
 }
 
 /* Returns the share of the time in which s computes or waits for cores; 0 if s is NULL. */
-static double work_share(const clv_status_session *s) {
+static double busy_or_core_wait_share(const clv_status_session *s) {
   return s ? s->busy_share + s->core_wait_share : 0;
 }
 
 /* Returns the busiest other part of the session of s; NULL: there is none. */
-static const clv_status_session *find_busiest_other_part(const clv_status_view *view,
-                                                         const clv_status_session *s,
-                                                         const clv_status_worker **ret_worker) {
-  const clv_status_session *busiest_part = NULL;
+static const clv_status_session *find_busiest_peer_session(const clv_status_view *view,
+                                                           const clv_status_session *s,
+                                                           const clv_status_worker **ret_worker) {
+  const clv_status_session *busiest_session = NULL;
   const clv_status_worker *w;
   uint32_t at = 0;
-  for (const clv_status_session *p; (p = next_other_part(view, s, &at, &w)) != NULL;) {
-    if (busiest_part && work_share(p) <= work_share(busiest_part)) continue;
-    busiest_part = p;
+  for (const clv_status_session *p; (p = next_peer_session(view, s, &at, &w)) != NULL;) {
+    if (busiest_session && busy_or_core_wait_share(p) <= busy_or_core_wait_share(busiest_session))
+      continue;
+    busiest_session = p;
     *ret_worker = w;
   }
-  return busiest_part;
+  return busiest_session;
 }
 
 /* Returns the part of the session of s at the worker with this name; NULL: there is none. */
-static const clv_status_session *find_part_at(const clv_status_view *view,
-                                              const clv_status_session *s, const char *worker) {
+static const clv_status_session *find_session_at_worker(const clv_status_view *view,
+                                                        const clv_status_session *s,
+                                                        const char *worker) {
   const clv_status_worker *w;
   uint32_t at = 0;
-  for (const clv_status_session *p; (p = next_other_part(view, s, &at, &w)) != NULL;)
+  for (const clv_status_session *p; (p = next_peer_session(view, s, &at, &w)) != NULL;)
     if (strcmp(w->name, worker) == 0) return p;
   return NULL;
 }
 
-/* Returns the stage of `other_part` that is directly before a stage of s, else one that is directly
- * after; NULL: there is none. */
-static const clv_status_module *find_neighbour(const clv_status_session *s,
-                                               const clv_status_session *other_part) {
+/* Returns the stage of `peer_session` that is directly before a stage of s, else one that is
+ * directly after; NULL: there is none. */
+static const clv_status_module *find_neighbour_stage(const clv_status_session *s,
+                                                     const clv_status_session *peer_session) {
   const clv_status_module *next = NULL;
-  for (uint32_t i = 0; other_part && i < s->n_modules; i++)
-    for (uint32_t k = 0; k < other_part->n_modules; k++) {
-      const clv_status_module *m = &other_part->modules[k];
+  for (uint32_t i = 0; peer_session && i < s->n_modules; i++)
+    for (uint32_t k = 0; k < peer_session->n_modules; k++) {
+      const clv_status_module *m = &peer_session->modules[k];
       if (m->is_stage && m->index + 1 == s->modules[i].index) return m;
       if (m->is_stage && m->index == s->modules[i].index + 1) next = m;
     }
@@ -89,13 +91,14 @@ static const clv_status_module *find_neighbour(const clv_status_session *s,
 static void describe_who_waits(const clv_status_view *view, const clv_status_session *s,
                                const clv_status_link *l, clv_bytes *out) {
   const clv_status_module *m =
-      l->peer[0] ? find_neighbour(s, find_part_at(view, s, l->peer)) : NULL;
-  const clv_status_module *own_module =
+      l->peer[0] ? find_neighbour_stage(s, find_session_at_worker(view, s, l->peer)) : NULL;
+  const clv_status_module *waiting_module =
       s->n_modules == 1 && s->modules[0].name ? &s->modules[0] : NULL;
   if (!l->peer[0])
     clv_bytes_puts(out, "waiting for the master");
-  else if (own_module)
-    clv_bytes_printf(out, "%s %s waits for ", status_module_kind(own_module), own_module->name);
+  else if (waiting_module)
+    clv_bytes_printf(out, "%s %s waits for ", status_module_kind(waiting_module),
+                     waiting_module->name);
   else
     clv_bytes_puts(out, "waiting for ");
   if (m) clv_bytes_printf(out, "%s on ", m->name);
@@ -103,7 +106,8 @@ static void describe_who_waits(const clv_status_view *view, const clv_status_ses
 }
 
 /* Appends the name of a part of the session: its module, if it has only one, and its worker. */
-static void append_name(const clv_status_session *s, const clv_status_worker *w, clv_bytes *out) {
+static void append_session_name(const clv_status_session *s, const clv_status_worker *w,
+                                clv_bytes *out) {
   if (s->n_modules == 1 && s->modules[0].name)
     clv_bytes_printf(out, "%s %s on ", status_module_kind(&s->modules[0]), s->modules[0].name);
   clv_bytes_puts(out, w->name);
@@ -112,85 +116,92 @@ static void append_name(const clv_status_session *s, const clv_status_worker *w,
 /* Returns the link with the largest waiting_share; NULL: no link has any. *ret_sum: the sum of
  * waiting_share over all links. */
 static const clv_status_link *find_most_awaited_link(const clv_status_session *s, double *ret_sum) {
-  const clv_status_link *most_awaited = NULL;
+  const clv_status_link *most_awaited_link = NULL;
   *ret_sum = 0;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_status_link *l = &s->links[i];
     *ret_sum += l->waiting_share;
-    if (l->waiting_share > 0 && (!most_awaited || l->waiting_share > most_awaited->waiting_share))
-      most_awaited = l;
+    if (l->waiting_share > 0 &&
+        (!most_awaited_link || l->waiting_share > most_awaited_link->waiting_share))
+      most_awaited_link = l;
   }
-  return most_awaited;
+  return most_awaited_link;
 }
 
 /* ---- reasons of a wait ----------------------------------------------------------------------- */
 
-/* Appends the text `before` and the round-trip time of the link; nothing if the time was not
+/* Appends the text `prefix` and the round-trip time of the link; nothing if the time was not
  * measured yet. */
-static void append_round_trip(const clv_status_link *l, const char *before, clv_bytes *out) {
+static void append_round_trip(const clv_status_link *l, const char *prefix, clv_bytes *out) {
   char text[STATUS_TEXT_BYTES];
   if (l->round_trip_s > 0)
-    clv_bytes_printf(out, "%s%s round trip", before, status_format_time(l->round_trip_s, text));
+    clv_bytes_printf(out, "%s%s round trip", prefix, status_format_time(l->round_trip_s, text));
 }
 
 /* Appends the speed of the link, if large tensors were in flight on it for most of the wait.
  * Returns false and appends nothing if not. */
 static bool explain_by_slow_link(const clv_status_link *l, clv_bytes *out) {
   char rate[STATUS_TEXT_BYTES];
-  const char *comma = "";
+  const char *separator = "";
   if (l->receiving_share + l->sending_share < MIN_EXPLAINED_SHARE * l->waiting_share) return false;
   clv_bytes_puts(out, ": link ");
-  if (l->receiving_share >= MIN_REPORTED_SHARE && l->link_in_per_s > 0) {
-    clv_bytes_printf(out, "%s in", status_format_rate(l->link_in_per_s, rate));
-    comma = ", ";
+  if (l->receiving_share >= MIN_REPORTED_SHARE && l->transfer_bytes_in_per_s > 0) {
+    clv_bytes_printf(out, "%s in", status_format_rate(l->transfer_bytes_in_per_s, rate));
+    separator = ", ";
   }
-  if (l->sending_share >= MIN_REPORTED_SHARE && l->link_out_per_s > 0) {
-    clv_bytes_printf(out, "%s%s out", comma, status_format_rate(l->link_out_per_s, rate));
-    comma = ", ";
+  if (l->sending_share >= MIN_REPORTED_SHARE && l->transfer_bytes_out_per_s > 0) {
+    clv_bytes_printf(out, "%s%s out", separator,
+                     status_format_rate(l->transfer_bytes_out_per_s, rate));
+    separator = ", ";
   }
-  append_round_trip(l, comma, out);
+  append_round_trip(l, separator, out);
   return true;
 }
 
 /* Appends the round-trip time, if the waits are about as long as a round trip and round trips
  * explain most of the idle time. Returns false and appends nothing otherwise. Also returns false if
  * another part of the session works for a larger share of the time, because the round-trip time may
- * then come from PINGs that are queued on its busy host. most_awaited: the link awaited most. */
+ * then come from PINGs that are queued on its busy host. most_awaited_link: the link awaited
+ * most. */
 static bool explain_by_distance(const clv_status_view *view, const clv_status_session *s,
-                                const clv_status_link *most_awaited, clv_bytes *out) {
+                                const clv_status_link *most_awaited_link, clv_bytes *out) {
   char text[STATUS_TEXT_BYTES];
   const clv_status_worker *busiest_worker;
-  double waits_per_s = 0, trip_share = 0;
+  double waits_per_s = 0, round_trip_share = 0;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_status_link *l = &s->links[i];
-    waits_per_s += l->awaits_per_s;
-    double trip_share_of_link = l->awaits_per_s * l->round_trip_s;
+    waits_per_s += l->waits_per_s;
+    double link_round_trip_share = l->waits_per_s * l->round_trip_s;
     /* if waits are much shorter than a round trip, they do not wait for round trips */
-    if (trip_share_of_link <= MAX_EQUAL_FACTOR * l->waiting_share) trip_share += trip_share_of_link;
+    if (link_round_trip_share <= MAX_EQUAL_FACTOR * l->waiting_share)
+      round_trip_share += link_round_trip_share;
   }
-  if (trip_share < MIN_EXPLAINED_SHARE * s->idle_share ||
-      most_awaited->round_trip_s < FAR_ROUND_TRIP_S)
+  if (round_trip_share < MIN_EXPLAINED_SHARE * s->idle_share ||
+      most_awaited_link->round_trip_s < FAR_ROUND_TRIP_S)
     return false;
-  if (trip_share < work_share(find_busiest_other_part(view, s, &busiest_worker))) return false;
+  if (round_trip_share <
+      busy_or_core_wait_share(find_busiest_peer_session(view, s, &busiest_worker)))
+    return false;
   clv_bytes_printf(out, ": %s round trip, %.*f waits a second",
-                   status_format_time(most_awaited->round_trip_s, text), waits_per_s < 10,
+                   status_format_time(most_awaited_link->round_trip_s, text), waits_per_s < 10,
                    waits_per_s);
   return true;
 }
 
 /* Appends the name and the load of the busiest other part of the session, because the awaited peer
  * may be waiting for it. Returns false and appends nothing if no other part is busy. */
-static bool explain_by_busy_part(const clv_status_view *view, const clv_status_session *s,
-                                 clv_bytes *out) {
+static bool explain_by_busy_session(const clv_status_view *view, const clv_status_session *s,
+                                    clv_bytes *out) {
   const clv_status_worker *busiest_worker = NULL;
-  const clv_status_session *busiest_part = find_busiest_other_part(view, s, &busiest_worker);
-  if (!busiest_part || work_share(busiest_part) < MIN_EXPLAINED_SHARE) return false;
-  bool is_queued = busiest_part->core_wait_share > busiest_part->busy_share;
+  const clv_status_session *busiest_session = find_busiest_peer_session(view, s, &busiest_worker);
+  if (!busiest_session || busy_or_core_wait_share(busiest_session) < MIN_EXPLAINED_SHARE)
+    return false;
+  bool is_queued = busiest_session->core_wait_share > busiest_session->busy_share;
   clv_bytes_printf(out, "waiting %d %%: ", to_percent(s->idle_share));
-  append_name(busiest_part, busiest_worker, out);
+  append_session_name(busiest_session, busiest_worker, out);
   clv_bytes_printf(
       out, is_queued ? " waits for the cores there %d %%" : " computes %d %%",
-      to_percent(is_queued ? busiest_part->core_wait_share : busiest_part->busy_share));
+      to_percent(is_queued ? busiest_session->core_wait_share : busiest_session->busy_share));
   return true;
 }
 
@@ -199,10 +210,10 @@ static bool explain_by_busy_part(const clv_status_view *view, const clv_status_s
  * in flight. */
 static bool describe_in_flight(const clv_status_link *l, clv_bytes *out) {
   char size[STATUS_TEXT_BYTES], rate[STATUS_TEXT_BYTES];
-  bool is_receiving = l->missing_in > 0;
-  double bytes_per_s = is_receiving ? l->link_in_per_s : l->link_out_per_s;
-  if (!l->missing_in && !l->missing_out) return false;
-  clv_format_size(is_receiving ? l->missing_in : l->missing_out, size, sizeof size);
+  bool is_receiving = l->missing_bytes_in > 0;
+  double bytes_per_s = is_receiving ? l->transfer_bytes_in_per_s : l->transfer_bytes_out_per_s;
+  if (!l->missing_bytes_in && !l->missing_bytes_out) return false;
+  clv_format_size(is_receiving ? l->missing_bytes_in : l->missing_bytes_out, size, sizeof size);
   clv_bytes_printf(out, "%s still to %s", size, is_receiving ? "receive" : "send");
   if (bytes_per_s > 0)
     clv_bytes_printf(out, ", link %s %s", status_format_rate(bytes_per_s, rate),
@@ -215,15 +226,16 @@ static bool describe_in_flight(const clv_status_link *l, clv_bytes *out) {
  * and appends nothing otherwise. */
 static bool describe_small_tensors(const clv_status_link *l, clv_bytes *out) {
   char in[STATUS_TEXT_BYTES], sent[STATUS_TEXT_BYTES];
-  if (l->in_per_s + l->out_per_s <= LARGE_WAIT_BYTES * l->awaits_per_s) return false;
-  if (l->missing_in + l->missing_out > LARGE_WAIT_BYTES) { /* a large tensor is in flight now */
+  if (l->bytes_in_per_s + l->bytes_out_per_s <= LARGE_WAIT_BYTES * l->waits_per_s) return false;
+  if (l->missing_bytes_in + l->missing_bytes_out >
+      LARGE_WAIT_BYTES) { /* a large tensor is in flight now */
     clv_bytes_puts(out, ": ");
     describe_in_flight(l, out);
     append_round_trip(l, ", ", out);
     return true;
   }
-  clv_bytes_printf(out, ": %s in, %s out", status_format_rate(l->in_per_s, in),
-                   status_format_rate(l->out_per_s, sent));
+  clv_bytes_printf(out, ": %s in, %s out", status_format_rate(l->bytes_in_per_s, in),
+                   status_format_rate(l->bytes_out_per_s, sent));
   append_round_trip(l, ", ", out);
   clv_bytes_printf(out, "; %s or the link is slow",
                    l->peer[0] ? "it takes its time" : "it computes, reads data");
@@ -234,9 +246,11 @@ static bool describe_small_tensors(const clv_status_link *l, clv_bytes *out) {
 static void describe_unknown_reason(const clv_status_view *view, const clv_status_session *s,
                                     const clv_status_link *l, clv_bytes *out) {
   double ignored_sum;
-  const clv_status_session *peer_part = l->peer[0] ? find_part_at(view, s, l->peer) : NULL;
-  const clv_status_link *next = peer_part ? find_most_awaited_link(peer_part, &ignored_sum) : NULL;
-  if (next && next->waiting_share >= MIN_EXPLAINED_SHARE * peer_part->idle_share &&
+  const clv_status_session *peer_session =
+      l->peer[0] ? find_session_at_worker(view, s, l->peer) : NULL;
+  const clv_status_link *next =
+      peer_session ? find_most_awaited_link(peer_session, &ignored_sum) : NULL;
+  if (next && next->waiting_share >= MIN_EXPLAINED_SHARE * peer_session->idle_share &&
       !next->peer[0]) {
     clv_bytes_puts(out, ", which itself waits for the master");
     return;
@@ -258,7 +272,7 @@ static void describe_queued(const clv_status_worker *w, const clv_status_session
   uint32_t n = 0;
   for (uint32_t i = 0; i < w->n_sessions; i++) {
     const clv_status_session *o = &w->sessions[i];
-    if (o == s || o->busy_share < MIN_REPORTED_SHARE || ++n > MAX_NAMES) continue;
+    if (o == s || o->busy_share < MIN_REPORTED_SHARE || ++n > MAX_LISTED_SESSIONS) continue;
     clv_bytes_printf(&names, "%s%s", n > 1 ? ", " : "", o->name);
   }
   clv_bytes_printf(out, "waiting for the cores %d %%: ", to_percent(s->core_wait_share));
@@ -266,29 +280,29 @@ static void describe_queued(const clv_status_worker *w, const clv_status_session
     clv_bytes_puts(out, "a session of another identity computes");
   else
     clv_bytes_printf(out, "session%s %s%s compute%s", n > 1 ? "s" : "", names.data,
-                     n > MAX_NAMES ? ", ..." : "", n > 1 ? "" : "s");
+                     n > MAX_LISTED_SESSIONS ? ", ..." : "", n > 1 ? "" : "s");
 }
 
 /* Returns the link for which a wait in progress probably waits; NULL: unknown. No packet has ended
  * the wait yet, so this is a link whose peer does not answer PINGs, else one with a tensor in
  * flight, else the only link. */
 static const clv_status_link *find_awaited_link(const clv_status_session *s) {
-  const clv_status_link *found = s->n_links == 1 ? &s->links[0] : NULL, *silent_link = NULL;
+  const clv_status_link *awaited_link = s->n_links == 1 ? &s->links[0] : NULL, *silent_link = NULL;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_status_link *l = &s->links[i];
-    if (l->missing_in + l->missing_out) found = l;
+    if (l->missing_bytes_in + l->missing_bytes_out) awaited_link = l;
     if (l->round_trip_s >= STATUS_SILENCE_S &&
         (!silent_link || l->round_trip_s > silent_link->round_trip_s))
       silent_link = l;
   }
-  return silent_link ? silent_link : found;
+  return silent_link ? silent_link : awaited_link;
 }
 
 /* Appends the workers that do not answer, because this session may wait for one of them through
  * other nodes. */
 static void append_unreachable(const clv_status_view *view, clv_bytes *out) {
   for (uint32_t i = 0; i < view->n_workers; i++)
-    if (view->workers[i].has_outcome && view->workers[i].error && !view->workers[i].refused)
+    if (view->workers[i].has_outcome && view->workers[i].error && !view->workers[i].was_refused)
       clv_bytes_printf(out, "; %s does not answer", view->workers[i].name);
 }
 
@@ -313,9 +327,9 @@ static void describe_open_wait(const clv_status_view *view, const clv_status_ses
 }
 
 bool status_is_idle(const clv_status_session *s) {
-  double calls = 0;
-  for (uint32_t i = 0; i < s->n_modules; i++) calls += s->modules[i].calls_per_s;
-  return !s->n_contexts && calls == 0 && s->busy_share < MIN_REPORTED_SHARE &&
+  double calls_per_s = 0;
+  for (uint32_t i = 0; i < s->n_modules; i++) calls_per_s += s->modules[i].calls_per_s;
+  return !s->n_contexts && calls_per_s == 0 && s->busy_share < MIN_REPORTED_SHARE &&
          s->core_wait_share < MIN_REPORTED_SHARE;
 }
 
@@ -338,7 +352,7 @@ static void describe_waiting(const clv_status_view *view, const clv_status_sessi
     return;
   }
   bool is_link_the_reason = explain_by_slow_link(l, &why) || explain_by_distance(view, s, l, &why);
-  if (!is_link_the_reason && explain_by_busy_part(view, s, out)) return;
+  if (!is_link_the_reason && explain_by_busy_session(view, s, out)) return;
   if (!is_link_the_reason) describe_unknown_reason(view, s, l, &why);
   describe_who_waits(view, s, l, out);
   clv_bytes_puts(out, why.data ? why.data : "");

@@ -36,21 +36,21 @@ enum { VARINT = 0, FIXED64 = 1, LENGTH_DELIMITED = 2, FIXED32 = 5 };
 /* Field numbers of tensorboard's event.proto, summary.proto, tensor.proto and
  * tensor_shape.proto. */
 enum {
-  EVENT_WALL_TIME = 1,
-  EVENT_STEP = 2,
-  EVENT_FILE_VERSION = 3,
-  EVENT_SUMMARY = 5,
-  EVENT_SESSION_LOG = 7,
-  SESSION_LOG_STATUS = 1,
-  SUMMARY_VALUE = 1,
-  VALUE_TAG = 1,
-  VALUE_SIMPLE = 2,
-  VALUE_TENSOR = 8,
-  VALUE_METADATA = 9,
-  METADATA_PLUGIN = 1,
-  PLUGIN_NAME = 1,
-  TENSOR_DTYPE = 1,
-  TENSOR_STRING = 8,
+  EVENT_WALL_TIME_FIELD = 1,
+  EVENT_STEP_FIELD = 2,
+  EVENT_FILE_VERSION_FIELD = 3,
+  EVENT_SUMMARY_FIELD = 5,
+  EVENT_SESSION_LOG_FIELD = 7,
+  SESSION_LOG_STATUS_FIELD = 1,
+  SUMMARY_VALUE_FIELD = 1,
+  VALUE_TAG_FIELD = 1,
+  VALUE_SIMPLE_FIELD = 2,
+  VALUE_TENSOR_FIELD = 8,
+  VALUE_METADATA_FIELD = 9,
+  METADATA_PLUGIN_FIELD = 1,
+  PLUGIN_NAME_FIELD = 1,
+  TENSOR_DTYPE_FIELD = 1,
+  TENSOR_STRING_FIELD = 8,
 };
 enum { SESSION_START = 1, DT_STRING = 7 };
 
@@ -62,23 +62,23 @@ static void put_varint(clv_bytes *b, uint64_t v) {
   clv_bytes_add(b, text, n);
 }
 
-static void put_key(clv_bytes *b, unsigned field, unsigned type) {
+static void put_field_key(clv_bytes *b, unsigned field, unsigned type) {
   put_varint(b, field << 3 | type);
 }
 
-static void put_number(clv_bytes *b, unsigned field, uint64_t v) {
-  put_key(b, field, VARINT);
+static void put_number_field(clv_bytes *b, unsigned field, uint64_t v) {
+  put_field_key(b, field, VARINT);
   put_varint(b, v);
 }
 
-static void put_data(clv_bytes *b, unsigned field, const void *data, size_t len) {
-  put_key(b, field, LENGTH_DELIMITED);
+static void put_bytes_field(clv_bytes *b, unsigned field, const void *data, size_t len) {
+  put_field_key(b, field, LENGTH_DELIMITED);
   put_varint(b, len);
   clv_bytes_add(b, data, len);
 }
 
-static void put_text(clv_bytes *b, unsigned field, const char *text) {
-  put_data(b, field, text, strlen(text));
+static void put_text_field(clv_bytes *b, unsigned field, const char *text) {
+  put_bytes_field(b, field, text, strlen(text));
 }
 
 /* Appends the n low bytes of v, the lowest first. */
@@ -88,17 +88,17 @@ static void put_little_endian(clv_bytes *b, uint64_t v, size_t n) {
   clv_bytes_add(b, bytes, n);
 }
 
-static void put_double(clv_bytes *b, unsigned field, double v) {
+static void put_double_field(clv_bytes *b, unsigned field, double v) {
   uint64_t bits;
   memcpy(&bits, &v, sizeof bits);
-  put_key(b, field, FIXED64);
+  put_field_key(b, field, FIXED64);
   put_little_endian(b, bits, 8);
 }
 
-static void put_float(clv_bytes *b, unsigned field, float v) {
+static void put_float_field(clv_bytes *b, unsigned field, float v) {
   uint32_t bits;
   memcpy(&bits, &v, sizeof bits);
-  put_key(b, field, FIXED32);
+  put_field_key(b, field, FIXED32);
   put_little_endian(b, bits, 4);
 }
 
@@ -114,8 +114,8 @@ static uint32_t masked_crc(const void *data, size_t len) {
 /* Begins e->event with the present time and the step. */
 static void begin_event(clv_event_file *e, uint64_t step) {
   e->event.len = 0;
-  put_double(&e->event, EVENT_WALL_TIME, (double)clv_wall_ms() / 1e3);
-  if (step) put_number(&e->event, EVENT_STEP, step);
+  put_double_field(&e->event, EVENT_WALL_TIME_FIELD, (double)clv_wall_ms() / 1e3);
+  if (step) put_number_field(&e->event, EVENT_STEP_FIELD, step);
 }
 
 /* Appends e->event to e->pending as a record. */
@@ -143,24 +143,24 @@ void clv_event_file_flush(clv_event_file *e) {
 
 /* Appends e->value to e->summary. */
 static void add_value(clv_event_file *e) {
-  put_data(&e->summary, SUMMARY_VALUE, e->value.data, e->value.len);
+  put_bytes_field(&e->summary, SUMMARY_VALUE_FIELD, e->value.data, e->value.len);
   e->value.len = 0;
 }
 
 /* Appends an event with e->summary. */
 static void add_summary(clv_event_file *e, uint64_t step) {
   begin_event(e, step);
-  put_data(&e->event, EVENT_SUMMARY, e->summary.data, e->summary.len);
+  put_bytes_field(&e->event, EVENT_SUMMARY_FIELD, e->summary.data, e->summary.len);
   e->summary.len = 0;
   end_event(e);
 }
 
-void clv_event_file_add_scalars(clv_event_file *e, uint64_t step, const clv_scalar *list,
+void clv_event_file_add_scalars(clv_event_file *e, uint64_t step, const clv_scalar *scalars,
                                 size_t n) {
   if (!e || !n) return;
   for (size_t i = 0; i < n; i++) {
-    put_text(&e->value, VALUE_TAG, list[i].tag);
-    put_float(&e->value, VALUE_SIMPLE, (float)list[i].value);
+    put_text_field(&e->value, VALUE_TAG_FIELD, scalars[i].tag);
+    put_float_field(&e->value, VALUE_SIMPLE_FIELD, (float)scalars[i].value);
     add_value(e);
   }
   add_summary(e, step);
@@ -168,17 +168,18 @@ void clv_event_file_add_scalars(clv_event_file *e, uint64_t step, const clv_scal
 
 /* Encodes a Summary.Value with the tag, a tensor of dtype string without dimensions that has the
  * text, and metadata that names the plugin "text". */
-void clv_event_file_add_text(clv_event_file *e, uint64_t step, const char *tag, const char *text) {
+void clv_event_file_add_text(clv_event_file *e, uint64_t step, const char *tag,
+                             const char *markdown) {
   CLV_AUTO(clv_bytes_done) clv_bytes plugin = {0}, inner = {0};
   if (!e) return;
-  put_text(&e->value, VALUE_TAG, tag);
-  put_number(&inner, TENSOR_DTYPE, DT_STRING);
-  put_text(&inner, TENSOR_STRING, text);
-  put_data(&e->value, VALUE_TENSOR, inner.data, inner.len);
-  put_text(&plugin, PLUGIN_NAME, "text");
+  put_text_field(&e->value, VALUE_TAG_FIELD, tag);
+  put_number_field(&inner, TENSOR_DTYPE_FIELD, DT_STRING);
+  put_text_field(&inner, TENSOR_STRING_FIELD, markdown);
+  put_bytes_field(&e->value, VALUE_TENSOR_FIELD, inner.data, inner.len);
+  put_text_field(&plugin, PLUGIN_NAME_FIELD, "text");
   inner.len = 0;
-  put_data(&inner, METADATA_PLUGIN, plugin.data, plugin.len);
-  put_data(&e->value, VALUE_METADATA, inner.data, inner.len);
+  put_bytes_field(&inner, METADATA_PLUGIN_FIELD, plugin.data, plugin.len);
+  put_bytes_field(&e->value, VALUE_METADATA_FIELD, inner.data, inner.len);
   e->value.failed |= plugin.failed || inner.failed;
   add_value(e);
   add_summary(e, step);
@@ -187,7 +188,7 @@ void clv_event_file_add_text(clv_event_file *e, uint64_t step, const char *tag, 
 /* ---- opening an event file ------------------------------------------------------------------- */
 
 /* Returns the seconds in the name of an event file; 0: the name is not that of an event file. */
-static uint64_t file_time(const char *name) {
+static uint64_t parse_file_time(const char *name) {
   static const char prefix[] = "events.out.tfevents.";
   const char *at = name + sizeof prefix - 1;
   if (strncmp(name, prefix, sizeof prefix - 1) != 0 || strspn(at, "0123456789") != 10) return 0;
@@ -201,7 +202,7 @@ static uint64_t choose_file_time(const char *folder) {
   uint64_t seconds = clv_wall_ms() / 1000;
   DIR *dir = opendir(folder);
   for (struct dirent *d; dir && (d = readdir(dir));)
-    seconds = CLV_MAX(seconds, file_time(d->d_name) + 1);
+    seconds = CLV_MAX(seconds, parse_file_time(d->d_name) + 1);
   if (dir) closedir(dir);
   return CLV_MIN(seconds, (uint64_t)9999999999); /* ten digits, or the names would not sort */
 }
@@ -229,20 +230,20 @@ static clv_code create_file(clv_event_file *e, const char *folder, clv_err *err)
   return code;
 }
 
-clv_code clv_event_file_open(const char *folder, uint64_t step, clv_notifier notice,
+clv_code clv_event_file_open(const char *folder, uint64_t step, clv_notifier notifier,
                              clv_event_file **ret, clv_err *err) {
   CLV_AUTO(clv_event_file_closep) clv_event_file *e = NULL;
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
   e->file.fd = -1;
   CLV_TRY(clv_mkdirs(folder, err));
   CLV_TRY(create_file(e, folder, err));
-  e->file.notice = notice;
+  e->file.notifier = notifier;
   begin_event(e, 0);
-  put_text(&e->event, EVENT_FILE_VERSION, "brain.Event:2");
+  put_text_field(&e->event, EVENT_FILE_VERSION_FIELD, "brain.Event:2");
   end_event(e);
   begin_event(e, step);
-  put_number(&e->value, SESSION_LOG_STATUS, SESSION_START);
-  put_data(&e->event, EVENT_SESSION_LOG, e->value.data, e->value.len);
+  put_number_field(&e->value, SESSION_LOG_STATUS_FIELD, SESSION_START);
+  put_bytes_field(&e->event, EVENT_SESSION_LOG_FIELD, e->value.data, e->value.len);
   e->value.len = 0;
   end_event(e);
   clv_event_file_flush(e);

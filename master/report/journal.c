@@ -20,15 +20,15 @@ static char *make_path(const char *run_dir, const char *name) {
   return path.data; /* NULL: out of memory */
 }
 
-clv_code clv_journal_open(const char *run_dir, bool append, clv_notifier notice, clv_journal **ret,
-                          clv_err *err) {
-  clv_sink_start start = append ? CLV_SINK_APPEND : CLV_SINK_EMPTY;
+clv_code clv_journal_open(const char *run_dir, bool appends, clv_notifier notifier,
+                          clv_journal **ret, clv_err *err) {
+  clv_sink_start start = appends ? CLV_SINK_APPEND : CLV_SINK_EMPTY;
   CLV_AUTO(clv_journal_closep) clv_journal *j = NULL;
   CLV_TRY(clv_alloc(1, sizeof *j, &j, err));
   j->text.fd = j->json.fd = -1;
   CLV_TRY(clv_sink_open(make_path(run_dir, CLV_JOURNAL_TEXT), start, &j->text, err));
   CLV_TRY(clv_sink_open(make_path(run_dir, CLV_JOURNAL_JSON), start, &j->json, err));
-  j->text.notice = j->json.notice = notice;
+  j->text.notifier = j->json.notifier = notifier;
   *ret = clv_steal(&j);
   return CLV_OK;
 }

@@ -61,21 +61,21 @@ void status_end_line(clv_line_wrap *f) {
   f->column = 0;
 }
 
-static void open_line(clv_line_wrap *f, unsigned indent) {
+static void begin_wrapped_line(clv_line_wrap *f, unsigned indent) {
   clv_bytes_printf(f->out, "%*s", (int)indent, "");
   f->column = indent;
 }
 
 static void next_line(clv_line_wrap *f) {
   clv_bytes_puts(f->out, "\n");
-  open_line(f, f->indent + WRAP_INDENT);
+  begin_wrapped_line(f, f->indent + WRAP_INDENT);
 }
 
 /* Writes n_blanks blanks and `len` bytes of text, on the next line if they do not fit. A text wider
  * than a line is cut into several lines. */
 static void put_word(clv_line_wrap *f, unsigned n_blanks, const char *text, size_t len) {
   if (!f->column)
-    open_line(f, f->indent);
+    begin_wrapped_line(f, f->indent);
   else if (f->column + n_blanks + len > f->width) {
     next_line(f);
   } else {
@@ -83,11 +83,11 @@ static void put_word(clv_line_wrap *f, unsigned n_blanks, const char *text, size
     f->column += n_blanks;
   }
   while (f->column + len > f->width) {
-    size_t part = f->width - f->column;
-    clv_bytes_add(f->out, text, part);
+    size_t n_fitting_bytes = f->width - f->column;
+    clv_bytes_add(f->out, text, n_fitting_bytes);
     next_line(f);
-    text += part;
-    len -= part;
+    text += n_fitting_bytes;
+    len -= n_fitting_bytes;
   }
   clv_bytes_add(f->out, text, len);
   f->column += (unsigned)len;

@@ -22,9 +22,9 @@
 typedef struct clv_journal clv_journal;
 
 /* Opens log.txt and log.jsonl in the run folder. append: adds to the lines of earlier attempts.
- * notice: receives the first write error of each file. */
-clv_code clv_journal_open(const char *run_dir, bool append, clv_notifier notice, clv_journal **ret,
-                          clv_err *err) CLV_USE_RESULT;
+ * notifier: receives the first write error of each file. */
+clv_code clv_journal_open(const char *run_dir, bool appends, clv_notifier notifier,
+                          clv_journal **ret, clv_err *err) CLV_USE_RESULT;
 void clv_journal_close(clv_journal *j); /* NULL is allowed */
 void clv_journal_closep(clv_journal **j);
 /* Adds a line of text and its JSON form. Does nothing if the journal is NULL. */
@@ -52,9 +52,10 @@ typedef struct clv_event_file clv_event_file;
 
 /* Creates a new event file in `folder`, which is created if needed. The file tells TensorBoard to
  * ignore the records that older files of the folder have for `step` and later steps. */
-clv_code clv_event_file_open(const char *folder, uint64_t step, clv_notifier notice,
+clv_code clv_event_file_open(const char *folder, uint64_t step, clv_notifier notifier,
                              clv_event_file **ret, clv_err *err) CLV_USE_RESULT;
-void clv_event_file_add_scalars(clv_event_file *e, uint64_t step, const clv_scalar *list, size_t n);
+void clv_event_file_add_scalars(clv_event_file *e, uint64_t step, const clv_scalar *scalars,
+                                size_t n);
 void clv_event_file_add_text(clv_event_file *e, uint64_t step, const char *tag,
                              const char *markdown);
 void clv_event_file_flush(clv_event_file *e);
@@ -67,25 +68,25 @@ void clv_event_file_closep(clv_event_file **e);
 typedef struct clv_progress {
   /* number of this step, from 1; number of steps of the run, 0: unknown */
   uint64_t step, total_steps;
-  uint64_t epoch;                /* index of the epoch, from 0 */
-  double loss, accuracy;         /* accuracy < 0: unknown */
-  double grad_norm, lr;          /* norm of all gradients; learning rate */
-  uint64_t samples;              /* samples of this step */
-  uint64_t wait_ns;              /* time that the master waited in this step */
-  uint64_t step_ns;              /* duration of this step */
-  uint64_t bytes_up, bytes_down; /* bytes sent and received in the attempt so far */
-  uint64_t step_up, step_down;   /* bytes sent and received in this step */
+  uint64_t epoch;                          /* index of the epoch, from 0 */
+  double loss, accuracy;                   /* accuracy < 0: unknown */
+  double grad_norm, lr;                    /* norm of all gradients; learning rate */
+  uint64_t n_samples;                      /* samples of this step */
+  uint64_t wait_ns;                        /* time that the master waited in this step */
+  uint64_t step_ns;                        /* duration of this step */
+  uint64_t bytes_up, bytes_down;           /* bytes sent and received in the attempt so far */
+  uint64_t step_bytes_up, step_bytes_down; /* bytes sent and received in this step */
   bool changed_weights; /* the step changed the weights; false: loss or gradient was not finite */
 } clv_progress;
 
 /* Results of one evaluation. */
 typedef struct clv_evaluation {
   const char *dataset; /* "validation" or "test" */
-  uint64_t step, epoch, samples;
-  uint64_t places;       /* positions with a label; 0: one per sample */
-  double loss, accuracy; /* accuracy < 0: unknown */
-  const char *scores;    /* a JSON object of the requested scores; NULL: none were requested */
-  const char *curves;    /* a JSON object of curves, for evaluations.jsonl; NULL: none */
+  uint64_t step, epoch, n_samples;
+  uint64_t n_labelled;     /* positions with a label; 0: one per sample */
+  double loss, accuracy;   /* accuracy < 0: unknown */
+  const char *scores_json; /* a JSON object of the requested scores; NULL: none were requested */
+  const char *curves_json; /* a JSON object of curves, for evaluations.jsonl; NULL: none */
   /* [n_scalars] scores that are single numbers, by name ("f1_macro"), for event files */
   const clv_scalar *scalars;
   size_t n_scalars;
@@ -94,31 +95,31 @@ typedef struct clv_evaluation {
 typedef struct clv_reporter clv_reporter;
 
 /* bytes of the texts of the formats below */
-enum { CLV_JSON_NUMBER = 32, CLV_DURATION_TEXT = 24 };
+enum { CLV_JSON_NUMBER_BYTES = 32, CLV_DURATION_TEXT_BYTES = 24 };
 
 /* Formats s seconds: "40s", "3m20s", "2h05m"; "" if s is negative, not finite or 1e9 or more.
  * Returns dst. */
-const char *clv_format_duration(double s, char dst[CLV_DURATION_TEXT]);
+const char *clv_format_duration(double s, char dst[CLV_DURATION_TEXT_BYTES]);
 
 /* Formats v by a format such as "%.4f", or as nan (without a sign), inf or -inf. Returns dst. */
-const char *clv_format_number(const char *format, double v, char dst[CLV_JSON_NUMBER]);
+const char *clv_format_number(const char *format, double v, char dst[CLV_JSON_NUMBER_BYTES]);
 
 /* Formats v with `digits` significant digits; "null" for NaN and infinity, which JSON lacks.
  * Returns dst. */
-const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER]);
+const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER_BYTES]);
 
 typedef struct clv_report_options {
   const char *run_dir; /* folder of the .jsonl files */
   /* Lines of later steps are dropped when the files are opened, so that the files of a resumed run
    * equal those of an uninterrupted one. 0: all lines are dropped. */
   uint64_t last_kept_step;
-  bool is_resumed;          /* the run continues, possibly from step 0 */
-  uint64_t steps_per_line;  /* steps between printed lines; 0 means 1 */
-  bool prints_json;         /* prints JSON lines instead of text */
-  clv_journal *journal;     /* owned by the caller; may be NULL */
-  clv_notifier notice;      /* receives failed writes of event files and of lines */
-  const char *tensorboard;  /* folder of event files; NULL: none */
-  const char *session_text; /* text of the session, shown by TensorBoard; may be NULL */
+  bool is_resumed;                /* the run continues, possibly from step 0 */
+  uint64_t steps_per_line;        /* steps between printed lines; 0 means 1 */
+  bool prints_json;               /* prints JSON lines instead of text */
+  clv_journal *journal;           /* owned by the caller; may be NULL */
+  clv_notifier notifier;          /* receives failed writes of event files and of lines */
+  const char *tensorboard_folder; /* folder of event files; NULL: none */
+  const char *session_text;       /* text of the session, shown by TensorBoard; may be NULL */
 } clv_report_options;
 
 clv_code clv_reporter_open(const clv_report_options *o, clv_reporter **ret,
@@ -141,7 +142,7 @@ void clv_reporter_notice(clv_reporter *r, const char *text, const char *json);
 /* A computation of a node, or the transfer of a tensor from a node. */
 typedef struct clv_trace_slice {
   const char *name, *phase;          /* such as "F3", "forward" */
-  uint32_t node, stage, micro_batch; /* indices, from 0; node: as in clv_trace_node */
+  uint32_t node, stage, micro_batch; /* indices, from 0; node: as in clv_trace_name_node */
   uint64_t step, begin_ns, end_ns;   /* times of the master's monotonic clock */
   uint64_t bytes, version; /* size of the tensor, version of the weights; 0: not recorded */
 } clv_trace_slice;
@@ -155,10 +156,10 @@ clv_code clv_trace_close(clv_trace *t, clv_err *err) CLV_USE_RESULT;
 void clv_trace_free(clv_trace *t); /* frees t without ending the file; NULL is allowed */
 
 /* Names a node. Call it once per node, before its slices. */
-void clv_trace_node(clv_trace *t, uint32_t node, const char *name);
+void clv_trace_name_node(clv_trace *t, uint32_t node, const char *name);
 /* Add a computation, or a transfer, to the trace. */
-void clv_trace_compute(clv_trace *t, const clv_trace_slice *s);
-void clv_trace_transfer(clv_trace *t, const clv_trace_slice *s);
+void clv_trace_add_compute(clv_trace *t, const clv_trace_slice *s);
+void clv_trace_add_transfer(clv_trace *t, const clv_trace_slice *s);
 
 /* ---- the status of workers ---------------------------------------------------------------------
  *
@@ -174,20 +175,21 @@ typedef struct clv_status_last_error {
 
 /* A link of a session at a worker. */
 typedef struct clv_status_link {
-  const char *peer;             /* name of the worker at the other end; "": the master */
-  uint64_t bytes_in, bytes_out; /* since the link was made */
-  double in_per_s, out_per_s;   /* bytes per second */
-  double round_trip_s;          /* round-trip time; 0: not measured yet */
+  const char *peer;                       /* name of the worker at the other end; "": the master */
+  uint64_t bytes_in, bytes_out;           /* since the link was made */
+  double bytes_in_per_s, bytes_out_per_s; /* bytes per second */
+  double round_trip_s;                    /* round-trip time; 0: not measured yet */
   /* frames_in: number of frames that wait to be handled; frames_out: that wait to be sent */
   uint64_t frames_in, frames_out;
   uint64_t tensors_in, tensors_out; /* number of large tensors (in chunks) in flight */
-  uint64_t missing_in, missing_out; /* bytes of large tensors still to receive, to send */
+  /* bytes of large tensors still to receive, to send */
+  uint64_t missing_bytes_in, missing_bytes_out;
   /* shares of the time in which a large tensor was being received, being sent */
   double receiving_share, sending_share;
   /* bytes per second while a large tensor was in flight; 0: none was */
-  double link_in_per_s, link_out_per_s;
+  double transfer_bytes_in_per_s, transfer_bytes_out_per_s;
   double waiting_share; /* share of the time in waits that a packet of this link ended */
-  double awaits_per_s;  /* number of waits per second that a packet of this link ended */
+  double waits_per_s;   /* number of waits per second that a packet of this link ended */
   uint64_t n_outages;   /* number of outages that the link has survived */
   /* seconds since the last outage ended; its length in seconds */
   double last_outage_age_s, last_outage_s;
@@ -201,9 +203,9 @@ typedef struct clv_status_module {
   const char *name;   /* as the program named it; NULL: unknown */
   const char *device; /* device that computes the module; "": unknown */
   bool is_stage;      /* the module is the stage `name` of the session file */
-  uint64_t steps, forwards, backwards, evals; /* numbers of calls so far */
-  double calls_per_s;                         /* forwards, backwards and evaluations */
-  double computing_share;                     /* share of the time spent in kernels */
+  uint64_t n_steps, n_forwards, n_backwards, n_evals; /* numbers of calls so far */
+  double calls_per_s;                                 /* forwards, backwards and evaluations */
+  double computing_share;                             /* share of the time spent in kernels */
 } clv_status_module;
 
 /* The part of a session that is at a worker. */
@@ -215,8 +217,8 @@ typedef struct clv_status_session {
   bool is_attached; /* its master is connected */
   /* numbers of contexts, of stored values, of calls that wait for values, of frames that came for
    * contexts that had ended */
-  uint64_t n_contexts, values, n_waiting_calls, n_late_frames;
-  uint64_t references;           /* number of values that the worker keeps for other nodes */
+  uint64_t n_contexts, n_values, n_waiting_calls, n_late_frames;
+  uint64_t n_kept_references;    /* number of values that the worker keeps for other nodes */
   uint64_t n_used_references;    /* number of handles on values of other nodes */
   uint64_t n_pending_references; /* number of references that are not settled yet */
   uint64_t bytes_in, bytes_out, memory, memory_limit; /* in bytes */
@@ -240,20 +242,20 @@ typedef struct clv_status_worker {
   const char *name, *address; /* name and address of the worker in the session file */
   bool has_outcome;           /* the worker has answered, or asking it has failed */
   const char *error, *fix;    /* why there is no answer, and what to do; NULL: it answered */
-  bool refused;               /* the worker runs, but refuses this identity */
+  bool was_refused;           /* the worker runs, but refuses this identity */
   const char *own_name;       /* the worker's own name for itself */
   const char *software, *device, *isa, *libraries; /* libraries: "" from workers before 0.13 */
-  uint32_t protocol, cores;
+  uint32_t protocol_version, n_cores;
   double uptime_s, interval_s; /* interval_s: time between the two answers */
   bool must_upgrade;           /* its protocol is old: a lost connection ends its link */
   bool is_draining;            /* the worker accepts no new sessions */
   bool sees_all;               /* this identity may see the sessions of all identities */
   /* bytes in use; their limit, 0: none; limit of each session */
   uint64_t memory, memory_limit, session_limit;
-  uint32_t open_sessions, max_sessions, sessions_omitted; /* omitted: did not fit the answer */
+  uint32_t n_open_sessions, max_sessions, n_omitted_sessions; /* omitted: did not fit the answer */
   /* only if sees_all: bytes resident in host memory, failed TLS handshakes, open connections */
-  uint64_t resident_bytes, handshake_failures;
-  uint32_t connections, max_connections;
+  uint64_t resident_bytes, n_handshake_failures;
+  uint32_t n_connections, max_connections;
   bool has_certificate;
   double certificate_days; /* days until the certificate expires */
   clv_status_last_error last_error;
@@ -292,11 +294,11 @@ void clv_status_brief_text(const clv_status_view *view, unsigned width, clv_byte
 /* Appends one JSON object per worker, a line each. */
 void clv_status_json(const clv_status_view *view, clv_bytes *out);
 
-/* Draws texts on standard output. draws_over: on a terminal, each text replaces the text before.
- * Otherwise the texts follow one another. */
+/* Draws texts on standard output. redraws_in_place: on a terminal, each text replaces the text
+ * before. Otherwise the texts follow one another. */
 typedef struct clv_screen clv_screen;
 
-clv_code clv_screen_open(bool draws_over, clv_screen **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_screen_open(bool redraws_in_place, clv_screen **ret, clv_err *err) CLV_USE_RESULT;
 bool clv_screen_is_terminal(const clv_screen *s);
 unsigned clv_screen_width(const clv_screen *s); /* in columns; 100 if there is no terminal */
 /* Draws `text`. On a screen that draws over, draws `brief` instead if `text` has more lines than

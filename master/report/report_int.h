@@ -17,7 +17,7 @@ typedef struct clv_sink {
   off_t complete_bytes; /* length of the file up to the last complete piece */
   bool has_warned;      /* a failed write was reported */
   char *path;
-  clv_notifier notice; /* set by the caller of clv_sink_open */
+  clv_notifier notifier; /* set by the caller of clv_sink_open */
 } clv_sink;
 
 /* How clv_sink_open treats an existing file. */

@@ -37,7 +37,7 @@ clv_code clv_sink_open(char *path, clv_sink_start start, clv_sink *ret, clv_err 
 }
 
 /* Writes all of `data` at `at`. Returns false, with errno set, if that failed. */
-static bool write_at(int fd, const char *data, size_t len, off_t at) {
+static bool write_all_at(int fd, const char *data, size_t len, off_t at) {
   while (len) {
     ssize_t n = pwrite(fd, data, len, at);
     if (n < 0 && errno == EINTR) continue;
@@ -51,19 +51,19 @@ static bool write_at(int fd, const char *data, size_t len, off_t at) {
 
 void clv_sink_write(clv_sink *s, const void *data, size_t len) {
   if (s->fd < 0 || !len) return;
-  if (write_at(s->fd, data, len, s->complete_bytes)) {
+  if (write_all_at(s->fd, data, len, s->complete_bytes)) {
     s->complete_bytes += (off_t)len;
     return;
   }
-  int why = errno;
+  int write_errno = errno;
   if (ftruncate(s->fd, s->complete_bytes) != 0) { /* a partial piece stays in the file: close it */
     close(s->fd);
     s->fd = -1;
   }
   if (!s->has_warned)
-    clv_notify(s->notice,
+    clv_notify(s->notifier,
                "%s: write failed: %s; the run continues and drops the lines that cannot be written",
-               s->path, strerror(why));
+               s->path, strerror(write_errno));
   s->has_warned = true;
 }
 

@@ -34,7 +34,7 @@ static void put_count_or_null(clv_bytes *out, const char *key, uint64_t value, b
 }
 
 static void put_number(clv_bytes *out, const char *key, double value) {
-  char digits[CLV_JSON_NUMBER];
+  char digits[CLV_JSON_NUMBER_BYTES];
   clv_bytes_printf(out, ",\"%s\":%s", key, clv_json_number(value, 6, digits));
 }
 
@@ -64,10 +64,10 @@ static void put_module(clv_bytes *out, const clv_status_module *m) {
   put_text_or_null(out, "name", m->name);
   put_text_or_null(out, "stage", m->is_stage ? m->name : NULL);
   put_text_or_null(out, "device", m->device && m->device[0] ? m->device : NULL);
-  put_count(out, "steps", m->steps);
-  put_count(out, "forwards", m->forwards);
-  put_count(out, "backwards", m->backwards);
-  put_count(out, "evaluations", m->evals);
+  put_count(out, "steps", m->n_steps);
+  put_count(out, "forwards", m->n_forwards);
+  put_count(out, "backwards", m->n_backwards);
+  put_count(out, "evaluations", m->n_evals);
   put_number(out, "calls_per_s", m->calls_per_s);
   put_number(out, "computing", m->computing_share);
   clv_bytes_puts(out, "}");
@@ -79,20 +79,22 @@ static void put_link(clv_bytes *out, const clv_status_link *l) {
   put_number(out, "round_trip_ms", l->round_trip_s > 0 ? 1e3 * l->round_trip_s : NAN);
   put_count(out, "bytes_in", l->bytes_in);
   put_count(out, "bytes_out", l->bytes_out);
-  put_number(out, "in_bytes_per_s", l->in_per_s);
-  put_number(out, "out_bytes_per_s", l->out_per_s);
+  put_number(out, "in_bytes_per_s", l->bytes_in_per_s);
+  put_number(out, "out_bytes_per_s", l->bytes_out_per_s);
   put_count(out, "frames_in", l->frames_in);
   put_count(out, "frames_out", l->frames_out);
   put_count(out, "tensors_in", l->tensors_in);
   put_count(out, "tensors_out", l->tensors_out);
-  put_count(out, "missing_bytes_in", l->missing_in);
-  put_count(out, "missing_bytes_out", l->missing_out);
+  put_count(out, "missing_bytes_in", l->missing_bytes_in);
+  put_count(out, "missing_bytes_out", l->missing_bytes_out);
   put_number(out, "receiving", l->receiving_share);
   put_number(out, "sending", l->sending_share);
-  put_number(out, "link_in_bytes_per_s", l->link_in_per_s > 0 ? l->link_in_per_s : NAN);
-  put_number(out, "link_out_bytes_per_s", l->link_out_per_s > 0 ? l->link_out_per_s : NAN);
+  put_number(out, "link_in_bytes_per_s",
+             l->transfer_bytes_in_per_s > 0 ? l->transfer_bytes_in_per_s : NAN);
+  put_number(out, "link_out_bytes_per_s",
+             l->transfer_bytes_out_per_s > 0 ? l->transfer_bytes_out_per_s : NAN);
   put_renamed_number(out, "waiting", "awaited", l->waiting_share);
-  put_renamed_number(out, "waits_per_s", "awaits_per_s", l->awaits_per_s);
+  put_renamed_number(out, "waits_per_s", "awaits_per_s", l->waits_per_s);
   put_count(out, "outages", l->n_outages);
   put_number(out, "last_outage_age_s", l->n_outages ? l->last_outage_age_s : NAN);
   put_number(out, "last_outage_s", l->n_outages ? l->last_outage_s : NAN);
@@ -116,8 +118,8 @@ static void put_session(clv_bytes *out, const clv_status_view *view, const clv_s
   put_number(out, "waiting", s->idle_share);
   put_renamed_number(out, "waiting_for_cores", "waiting_for_turn", s->core_wait_share);
   put_count(out, "contexts", s->n_contexts);
-  put_count(out, "values", s->values);
-  put_count(out, "references", s->references);
+  put_count(out, "values", s->n_values);
+  put_count(out, "references", s->n_kept_references);
   put_count(out, "references_used", s->n_used_references);
   put_count(out, "references_pending", s->n_pending_references);
   put_count(out, "calls_waiting", s->n_waiting_calls);
@@ -155,26 +157,26 @@ static void put_devices(clv_bytes *out, const clv_status_worker *w) {
   clv_bytes_puts(out, "]");
 }
 
-static void put_numbers(clv_bytes *out, const clv_status_worker *w) {
+static void put_worker_numbers(clv_bytes *out, const clv_status_worker *w) {
   put_text(out, "name", w->own_name);
   put_text(out, "software", w->software);
-  put_count(out, "protocol", w->protocol);
+  put_count(out, "protocol", w->protocol_version);
   put_number(out, "uptime_s", w->uptime_s);
   put_text(out, "device", w->device);
   put_text(out, "isa", w->isa);
   put_text(out, "libraries", w->libraries);
-  put_count(out, "cores", w->cores);
+  put_count(out, "cores", w->n_cores);
   put_boolean(out, "draining", w->is_draining);
   put_count_or_null(out, "resident_bytes", w->resident_bytes, w->sees_all);
   put_count(out, "memory_bytes", w->memory);
   put_count(out, "memory_limit_bytes", w->memory_limit);
   put_count(out, "session_limit_bytes", w->session_limit);
-  put_count(out, "sessions_open", w->open_sessions);
+  put_count(out, "sessions_open", w->n_open_sessions);
   put_count(out, "sessions_limit", w->max_sessions);
-  put_count(out, "sessions_left_out", w->sessions_omitted);
-  put_count_or_null(out, "connections", w->connections, w->sees_all);
+  put_count(out, "sessions_left_out", w->n_omitted_sessions);
+  put_count_or_null(out, "connections", w->n_connections, w->sees_all);
   put_count_or_null(out, "connections_limit", w->max_connections, w->sees_all);
-  put_count_or_null(out, "handshake_failures", w->handshake_failures, w->sees_all);
+  put_count_or_null(out, "handshake_failures", w->n_handshake_failures, w->sees_all);
   put_number(out, "certificate_days", w->has_certificate ? w->certificate_days : NAN);
   put_boolean(out, "sees_all_sessions", w->sees_all);
   put_renamed_number(out, "interval_s", "over_s", w->interval_s);
@@ -204,7 +206,7 @@ static void put_worker(clv_bytes *out, const clv_status_view *view, const clv_st
   put_text(out, "error", ok ? "" : w->error ? w->error : "it has not answered yet");
   put_text(out, "fix", ok ? "" : w->fix);
   put_escrow(out, view->escrow);
-  if (ok) put_numbers(out, w);
+  if (ok) put_worker_numbers(out, w);
   clv_bytes_puts(out, ",\"sessions\":[");
   for (uint32_t i = 0; ok && i < w->n_sessions; i++) {
     if (i) clv_bytes_puts(out, ",");

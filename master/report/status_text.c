@@ -25,17 +25,17 @@ static void add_modules(clv_line_wrap *f, const clv_status_session *s) {
   for (uint32_t i = 0; i < s->n_modules && i < MAX_SHOWN_MODULES; i++) {
     const clv_status_module *m = &s->modules[i];
     char evals[48] = "";
-    if (m->evals)
-      snprintf(evals, sizeof evals, ", %llu evaluation%s", (ull)m->evals, CLV_S(m->evals));
+    if (m->n_evals)
+      snprintf(evals, sizeof evals, ", %llu evaluation%s", (ull)m->n_evals, CLV_S(m->n_evals));
     status_begin_line(f, DETAIL_INDENT);
-    bool names_device = m->device && m->device[0] && strcmp(m->device, "cpu") != 0;
-    const char *on = names_device ? " on " : "", *device = names_device ? m->device : "";
+    bool shows_device = m->device && m->device[0] && strcmp(m->device, "cpu") != 0;
+    const char *on = shows_device ? " on " : "", *device = shows_device ? m->device : "";
     if (m->name)
       status_add_item(f, "%s %s%s%s", status_module_kind(m), m->name, on, device);
     else
       status_add_item(f, "module %u%s%s", m->index, on, device);
-    status_add_item(f, "%llu step%s, %llu forward, %llu backward%s", (ull)m->steps, CLV_S(m->steps),
-                    (ull)m->forwards, (ull)m->backwards, evals);
+    status_add_item(f, "%llu step%s, %llu forward, %llu backward%s", (ull)m->n_steps,
+                    CLV_S(m->n_steps), (ull)m->n_forwards, (ull)m->n_backwards, evals);
     status_add_item(f, "%.1f calls/s", m->calls_per_s);
     status_end_line(f);
   }
@@ -52,9 +52,9 @@ static void add_in_flight(clv_line_wrap *f, const clv_status_link *l) {
     status_add_item(f, "queued %llu in, %llu out", (ull)l->frames_in, (ull)l->frames_out);
   if (l->tensors_in)
     status_add_item(f, "coming: %llu tensor%s, %s to go", (ull)l->tensors_in, CLV_S(l->tensors_in),
-                    clv_format_size(l->missing_in, in, sizeof in));
-  if (l->tensors_out || l->missing_out)
-    status_add_item(f, "leaving: %s to go", clv_format_size(l->missing_out, out, sizeof out));
+                    clv_format_size(l->missing_bytes_in, in, sizeof in));
+  if (l->tensors_out || l->missing_bytes_out)
+    status_add_item(f, "leaving: %s to go", clv_format_size(l->missing_bytes_out, out, sizeof out));
 }
 
 static void add_outages(clv_line_wrap *f, const clv_status_link *l) {
@@ -68,17 +68,17 @@ static void add_outages(clv_line_wrap *f, const clv_status_link *l) {
 }
 
 static void add_link(clv_line_wrap *f, const clv_status_link *l) {
-  char in[STATUS_TEXT_BYTES], out[STATUS_TEXT_BYTES], all_in[STATUS_TEXT_BYTES],
-      all_out[STATUS_TEXT_BYTES], rtt[STATUS_TEXT_BYTES];
+  char in[STATUS_TEXT_BYTES], out[STATUS_TEXT_BYTES], total_in[STATUS_TEXT_BYTES],
+      total_out[STATUS_TEXT_BYTES], rtt[STATUS_TEXT_BYTES];
   status_begin_line(f, DETAIL_INDENT);
   status_add_item(f, "link to %s%s", l->peer[0] ? "" : "the master", l->peer);
   if (l->round_trip_s > 0)
     status_add_item(f, l->round_trip_s < STATUS_SILENCE_S ? "%s round trip" : "no answer for %s",
                     status_format_time(l->round_trip_s, rtt));
-  status_add_item(f, "in %s (%s)", status_format_rate(l->in_per_s, in),
-                  clv_format_size(l->bytes_in, all_in, sizeof all_in));
-  status_add_item(f, "out %s (%s)", status_format_rate(l->out_per_s, out),
-                  clv_format_size(l->bytes_out, all_out, sizeof all_out));
+  status_add_item(f, "in %s (%s)", status_format_rate(l->bytes_in_per_s, in),
+                  clv_format_size(l->bytes_in, total_in, sizeof total_in));
+  status_add_item(f, "out %s (%s)", status_format_rate(l->bytes_out_per_s, out),
+                  clv_format_size(l->bytes_out, total_out, sizeof total_out));
   add_in_flight(f, l);
   add_outages(f, l);
   status_end_line(f);
@@ -90,16 +90,16 @@ static void draw_bar(const clv_status_session *s, unsigned n_cells, char *dst) {
   const struct {
     double share;
     char letter;
-  } parts[] = {{s->busy_share, '#'},
-               {s->core_wait_share, '='},
-               {s->idle_share, status_is_idle(s) ? '.' : '>'}};
+  } bar_parts[] = {{s->busy_share, '#'},
+                   {s->core_wait_share, '='},
+                   {s->idle_share, status_is_idle(s) ? '.' : '>'}};
   double sum = 0;
   unsigned at = 0;
   dst[0] = '[';
-  for (size_t i = 0; i < CLV_COUNT(parts); i++) {
-    sum += (double)to_percent(parts[i].share) / 100;
+  for (size_t i = 0; i < CLV_COUNT(bar_parts); i++) {
+    sum += (double)to_percent(bar_parts[i].share) / 100;
     for (unsigned end = (unsigned)(CLV_MIN(sum, 1.0) * n_cells + 0.5); at < end; at++)
-      dst[1 + at] = parts[i].letter;
+      dst[1 + at] = bar_parts[i].letter;
   }
   while (at < n_cells) dst[1 + at++] = ' ';
   dst[1 + n_cells] = ']';
@@ -130,17 +130,17 @@ static void add_last_error(clv_line_wrap *f, unsigned indent, const clv_status_l
 }
 
 static void add_session_resources(clv_line_wrap *f, const clv_status_session *s) {
-  char memory[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES];
+  char memory_text[STATUS_TEXT_BYTES], limit_text[STATUS_TEXT_BYTES];
   status_begin_line(f, DETAIL_INDENT);
   status_add_item(f, "contexts %llu", (ull)s->n_contexts);
-  status_add_item(f, "values %llu", (ull)s->values);
-  status_add_item(f, "references %llu kept, %llu used", (ull)s->references,
+  status_add_item(f, "values %llu", (ull)s->n_values);
+  status_add_item(f, "references %llu kept, %llu used", (ull)s->n_kept_references,
                   (ull)s->n_used_references);
   if (s->n_pending_references) status_add_item(f, "%llu not settled", (ull)s->n_pending_references);
   status_add_item(f, "calls waiting %llu", (ull)s->n_waiting_calls);
   if (s->n_late_frames) status_add_item(f, "late frames %llu", (ull)s->n_late_frames);
-  status_add_item(f, "memory %s of %s", clv_format_size(s->memory, memory, sizeof memory),
-                  clv_format_size(s->memory_limit, limit, sizeof limit));
+  status_add_item(f, "memory %s of %s", clv_format_size(s->memory, memory_text, sizeof memory_text),
+                  clv_format_size(s->memory_limit, limit_text, sizeof limit_text));
   status_end_line(f);
 }
 
@@ -176,9 +176,9 @@ static void add_missing_worker(clv_line_wrap *f, const clv_status_worker *w) {
   status_add_item(f, "%s", w->name);
   status_add_item(f, "%s", w->address);
   status_add_item(f, "%s",
-                  !w->has_outcome ? "asking"
-                  : w->refused    ? "REFUSES US"
-                                  : "DOES NOT ANSWER");
+                  !w->has_outcome  ? "asking"
+                  : w->was_refused ? "REFUSES US"
+                                   : "DOES NOT ANSWER");
   status_end_line(f);
   if (!w->has_outcome) return;
   status_begin_line(f, SESSION_INDENT);
@@ -192,20 +192,22 @@ static void add_missing_worker(clv_line_wrap *f, const clv_status_worker *w) {
 }
 
 static void add_memory(clv_line_wrap *f, const clv_status_worker *w) {
-  char used[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES], resident[STATUS_TEXT_BYTES];
+  char used_text[STATUS_TEXT_BYTES], limit_text[STATUS_TEXT_BYTES],
+      resident_text[STATUS_TEXT_BYTES];
   uint64_t limit_bytes = w->memory_limit ? w->memory_limit : w->session_limit;
-  status_add_item(f, "memory %s (limit %s%s)", clv_format_size(w->memory, used, sizeof used),
-                  clv_format_size(limit_bytes, limit, sizeof limit),
+  status_add_item(f, "memory %s (limit %s%s)",
+                  clv_format_size(w->memory, used_text, sizeof used_text),
+                  clv_format_size(limit_bytes, limit_text, sizeof limit_text),
                   w->memory_limit ? "" : " a session");
   if (w->sees_all)
     status_add_item(f, "resident %s",
-                    clv_format_size(w->resident_bytes, resident, sizeof resident));
+                    clv_format_size(w->resident_bytes, resident_text, sizeof resident_text));
 }
 
 /* Lists the devices of a worker. Omits a single device without a limit, because add_memory has
  * shown its memory in the line above. */
 static void add_devices(clv_line_wrap *f, const clv_status_worker *w) {
-  char used[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES];
+  char used_text[STATUS_TEXT_BYTES], limit_text[STATUS_TEXT_BYTES];
   for (uint32_t i = 0; i < w->n_devices; i++) {
     const clv_status_device *d = &w->devices[i];
     uint64_t limit_bytes = d->memory_limit ? d->memory_limit : d->memory_total;
@@ -214,48 +216,48 @@ static void add_devices(clv_line_wrap *f, const clv_status_worker *w) {
     bool has_details = d->memory_total && d->isa && d->isa[0];
     status_add_item(f, "device %s%s%s%s%s%s: %s%s%s", d->name, has_details ? " (" : "",
                     has_details ? d->kind : "", has_details ? ", " : "", has_details ? d->isa : "",
-                    has_details ? ")" : "", clv_format_size(d->memory, used, sizeof used),
+                    has_details ? ")" : "", clv_format_size(d->memory, used_text, sizeof used_text),
                     limit_bytes ? " of " : "",
-                    limit_bytes ? clv_format_size(limit_bytes, limit, sizeof limit) : "");
+                    limit_bytes ? clv_format_size(limit_bytes, limit_text, sizeof limit_text) : "");
   }
   if (w->n_devices) status_end_line(f);
 }
 
 static void add_certificate(clv_line_wrap *f, const clv_status_worker *w) {
   double days = w->certificate_days;
-  char left[STATUS_TEXT_BYTES];
+  char remaining_text[STATUS_TEXT_BYTES];
   if (!w->has_certificate) return;
   if (days < 0)
     status_add_item(f, "CERTIFICATE HAS EXPIRED");
   else
     status_add_item(f, "%s ends in %s", days < 7 ? "CERTIFICATE" : "certificate",
-                    status_format_time(86400 * days, left));
+                    status_format_time(86400 * days, remaining_text));
 }
 
 static void add_worker_details(clv_line_wrap *f, const clv_status_worker *w) {
   char up[STATUS_TEXT_BYTES];
   status_begin_line(f, SESSION_INDENT);
   status_add_item(f, "%s", w->software);
-  if (w->protocol) status_add_item(f, "protocol %u", w->protocol);
+  if (w->protocol_version) status_add_item(f, "protocol %u", w->protocol_version);
   status_add_item(f, "up %s", status_format_time(w->uptime_s, up));
-  if (w->cores)
-    status_add_item(f, "%s, %u core%s, %s", w->device, w->cores, CLV_S(w->cores), w->isa);
+  if (w->n_cores)
+    status_add_item(f, "%s, %u core%s, %s", w->device, w->n_cores, CLV_S(w->n_cores), w->isa);
   if (w->libraries && w->libraries[0]) status_add_item(f, "%s", w->libraries);
   status_end_line(f);
   status_begin_line(f, SESSION_INDENT);
   add_memory(f, w);
-  status_add_item(f, "sessions %u (limit %u%s)", w->open_sessions, w->max_sessions,
+  status_add_item(f, "sessions %u (limit %u%s)", w->n_open_sessions, w->max_sessions,
                   w->sees_all ? " an identity" : "");
   if (w->sees_all)
-    status_add_item(f, "connections %u (limit %u)", w->connections, w->max_connections);
+    status_add_item(f, "connections %u (limit %u)", w->n_connections, w->max_connections);
   add_certificate(f, w);
-  if (w->sees_all && w->handshake_failures)
-    status_add_item(f, "failed handshakes %llu", (ull)w->handshake_failures);
+  if (w->sees_all && w->n_handshake_failures)
+    status_add_item(f, "failed handshakes %llu", (ull)w->n_handshake_failures);
   status_end_line(f);
   add_devices(f, w);
 }
 
-static void add_answer(clv_line_wrap *f, const clv_status_worker *w) {
+static void add_worker_answer(clv_line_wrap *f, const clv_status_worker *w) {
   status_begin_line(f, 0);
   status_add_item(f, "%s", w->name);
   status_add_item(f, "%s", w->address);
@@ -265,7 +267,7 @@ static void add_answer(clv_line_wrap *f, const clv_status_worker *w) {
   if (f->is_brief && w->certificate_days < 7) add_certificate(f, w);
   if (w->must_upgrade)
     status_add_item(f, "speaks protocol %u: a lost connection ends its link; upgrade it",
-                    w->protocol);
+                    w->protocol_version);
   status_end_line(f);
   if (!f->is_brief) add_worker_details(f, w);
   add_last_error(f, SESSION_INDENT, &w->last_error);
@@ -273,16 +275,17 @@ static void add_answer(clv_line_wrap *f, const clv_status_worker *w) {
 
 /* Writes how many open sessions the text does not describe: those of other identities, and those
  * that did not fit the answer. */
-static void add_unseen_sessions(clv_line_wrap *f, const clv_status_worker *w) {
-  uint32_t n_reported = w->n_sessions + w->sessions_omitted;
-  uint32_t others = w->open_sessions - CLV_MIN(n_reported, w->open_sessions);
+static void add_count_of_unseen_sessions(clv_line_wrap *f, const clv_status_worker *w) {
+  uint32_t n_reported = w->n_sessions + w->n_omitted_sessions;
+  uint32_t n_other_sessions = w->n_open_sessions - CLV_MIN(n_reported, w->n_open_sessions);
   status_begin_line(f, SESSION_INDENT);
-  if (!w->n_sessions && !others)
+  if (!w->n_sessions && !n_other_sessions)
     status_add_item(f, w->sees_all ? "no session is open" : "no session of yours is open");
-  if (others) status_add_item(f, "%u session%s of others", others, CLV_S(others));
-  if (w->sessions_omitted)
-    status_add_item(f, "%u more that did not fit the answer", w->sessions_omitted);
-  if (!w->n_sessions || others || w->sessions_omitted) status_end_line(f);
+  if (n_other_sessions)
+    status_add_item(f, "%u session%s of others", n_other_sessions, CLV_S(n_other_sessions));
+  if (w->n_omitted_sessions)
+    status_add_item(f, "%u more that did not fit the answer", w->n_omitted_sessions);
+  if (!w->n_sessions || n_other_sessions || w->n_omitted_sessions) status_end_line(f);
 }
 
 static void add_worker(clv_line_wrap *f, const clv_status_view *view, const clv_status_worker *w) {
@@ -290,9 +293,9 @@ static void add_worker(clv_line_wrap *f, const clv_status_view *view, const clv_
     add_missing_worker(f, w);
     return;
   }
-  add_answer(f, w);
+  add_worker_answer(f, w);
   for (uint32_t i = 0; i < w->n_sessions; i++) add_session(f, view, w, &w->sessions[i]);
-  add_unseen_sessions(f, w);
+  add_count_of_unseen_sessions(f, w);
 }
 
 static void add_escrow(clv_line_wrap *f, const clv_status_escrow *e) {

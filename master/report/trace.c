@@ -67,7 +67,7 @@ static void begin_event(clv_trace *t, const char *name, char phase, uint32_t nod
   t->has_events = true;
 }
 
-void clv_trace_node(clv_trace *t, uint32_t node, const char *name) {
+void clv_trace_name_node(clv_trace *t, uint32_t node, const char *name) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_add_json(&text, name);
   begin_event(t, "process_name", 'M', node, 0);
@@ -83,14 +83,14 @@ static void write_slice_args(clv_trace *t, const clv_trace_slice *s) {
   fputs("}}", t->file);
 }
 
-void clv_trace_compute(clv_trace *t, const clv_trace_slice *s) {
+void clv_trace_add_compute(clv_trace *t, const clv_trace_slice *s) {
   double ts = to_microseconds(t, s->begin_ns);
   begin_event(t, s->name, 'X', s->node, ts);
   fprintf(t->file, ",\"cat\":\"compute\",\"dur\":%.3f", to_microseconds(t, s->end_ns) - ts);
   write_slice_args(t, s);
 }
 
-void clv_trace_transfer(clv_trace *t, const clv_trace_slice *s) {
+void clv_trace_add_transfer(clv_trace *t, const clv_trace_slice *s) {
   uint64_t id = ++t->last_id;
   begin_event(t, s->name, 'b', s->node, to_microseconds(t, s->begin_ns));
   fprintf(t->file, ",\"cat\":\"tensor\",\"id\":%llu", (unsigned long long)id);

@@ -34,22 +34,24 @@ void clv_run_done(clv_run *r) {
 
 /* ---- the blueprint of a command -------------------------------------------------------------- */
 
-clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scope, clv_err *err) {
+clv_code clv_run_open_blueprint(clv_run *r, bool needs_train_set, clv_scan_scope scope,
+                                clv_err *err) {
   bool config_sets_micro_batches = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
-  r->purpose = need_train ? RUN_TRAINING : RUN_EVALUATION;
-  if (need_train) clv_run_metrics_warn(r->config);
+  r->purpose = needs_train_set ? RUN_TRAINING : RUN_EVALUATION;
+  if (needs_train_set) clv_run_metrics_warn(r->config);
   CLV_TRY(clv_policy_find(&r->policy, err));
-  if (!need_train || r->o->resume) CLV_TRY(clv_run_read_learnt(r, &r->data.learnt, err));
-  clv_run_report_reading(r);
-  CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
+  if (!needs_train_set || r->o->resume) CLV_TRY(clv_run_read_learnt(r, &r->data.learnt, err));
+  clv_run_report_table_reading(r);
+  CLV_TRY(clv_run_data_open(r->config, needs_train_set, &r->data, err));
   if (scope) CLV_TRY(clv_run_scan_data(r, scope == CLV_SCAN_IMAGES, err));
   CLV_TRY(clv_run_resolve_class_weights(r, err));
-  if (need_train) CLV_TRY(clv_run_make_sampling(r, err));
+  if (needs_train_set) CLV_TRY(clv_run_make_sampling(r, err));
   CLV_TRY(clv_run_make_blueprint(r, err));
   CLV_TRY(clv_run_data_check_fit(&r->data, r->blueprint, err));
   clv_run_data_measure_lengths(&r->data, r->blueprint);
   CLV_TRY(clv_run_make_scores(r, err));
-  return need_train && config_sets_micro_batches ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
+  return needs_train_set && config_sets_micro_batches ? clv_pipeline_check(r->blueprint, err)
+                                                      : CLV_OK;
 }
 
 static clv_code draw_schedule(const clv_run *r, clv_bytes *out, clv_err *err) {
@@ -71,7 +73,7 @@ static clv_exit_code suggest_cuts(clv_run *r) {
   return CLV_EXIT_OK;
 }
 
-static clv_exit_code exit_code_of_failed_ask(clv_code code) {
+static clv_exit_code exit_code_of_failed_device_query(clv_code code) {
   return code == CLV_NOT_FOUND ? CLV_EXIT_CONFIG : CLV_EXIT_CONNECT;
 }
 
@@ -79,16 +81,17 @@ static clv_exit_code exit_code_of_failed_ask(clv_code code) {
 clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o, .describes_only = !o->suggest_cuts};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, device_kinds = {0};
-  clv_err err, ask_err;
-  clv_code ask_code = CLV_OK;
+  clv_err err, device_query_err;
+  clv_code device_query_code = CLV_OK;
   if (o->suggest_cuts) return suggest_cuts(&r);
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_NOTHING, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
-  if (!o->schedule && clv_run_look_in_plan(&r, &err) != CLV_OK)
+  if (!o->schedule && clv_run_take_look_in_plan(&r, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   clv_run_find_moved_layers(&r);
   if (o->asks_workers)
-    ask_code = clv_query_device_kinds(r.blueprint, o->json, &device_kinds, &ask_err);
+    device_query_code =
+        clv_query_device_kinds(r.blueprint, o->json, &device_kinds, &device_query_err);
   clv_code code = o->schedule ? draw_schedule(&r, &text, &err)
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
   if (code != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
@@ -97,15 +100,16 @@ clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_optio
   if (!o->schedule) clv_run_print_folds(&r);
   if (clv_blueprint_check_privacy(r.blueprint, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
-  if (ask_code != CLV_OK)
-    return (clv_exit_code)clv_exit_report(exit_code_of_failed_ask(ask_code), &ask_err);
+  if (device_query_code != CLV_OK)
+    return (clv_exit_code)clv_exit_report(exit_code_of_failed_device_query(device_query_code),
+                                          &device_query_err);
   fputs(device_kinds.data ? device_kinds.data : "", stdout);
   clv_run_print_later_refusals(&r);
   return CLV_EXIT_OK;
 }
 
 /* Writes " in 10 classes" to `text` for folders of images, "" for other data. Returns `text`. */
-static const char *format_classes(const clv_run *r, char *text, size_t len) {
+static const char *format_class_count(const clv_run *r, char *text, size_t len) {
   size_t n = clv_dataset_class_count(r->data.train);
   text[0] = '\0';
   if (n) snprintf(text, len, " in %zu class%s", n, n > 1 ? "es" : "");
@@ -131,30 +135,32 @@ static clv_code check_weight_files(const clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Prints the result of check. sets: text of clv_run_describe_sets. */
-static void print_check_result(const clv_run *r, const char *sets) {
+/* Prints the result of check. sets_text: text of clv_run_describe_sets. */
+static void print_check_result(const clv_run *r, const char *sets_text) {
   CLV_AUTO(clv_bytes_done) clv_bytes kept = {0};
-  char classes_text[48], looked_text[80] = "all of them were looked at";
+  char classes_text[48], checked_text[80] = "all of them were looked at";
   size_t n_records = clv_dataset_count(r->data.train), n_checked = clv_run_scan_limit(r, n_records);
   size_t n_samples = r->data.train_rows.n + r->data.validation_rows.n;
   if (n_checked < n_records)
-    snprintf(looked_text, sizeof looked_text, "%zu of %zu training records were looked at",
+    snprintf(checked_text, sizeof checked_text, "%zu of %zu training records were looked at",
              n_checked, n_records);
   CLV_AUTO(clv_bytes_done) clv_bytes look = {0};
   (r->o->json ? clv_look_describe_json : clv_look_describe)(r->blueprint, &look);
   clv_kept_bytes_describe(r->blueprint, r->o->json, &kept);
   clv_ema_describe(r->blueprint, r->o->json, &kept);
-  if (!r->o->json) printf("%s%s%s", sets, look.data ? look.data : "", kept.data ? kept.data : "");
+  if (!r->o->json)
+    printf("%s%s%s", sets_text, look.data ? look.data : "", kept.data ? kept.data : "");
   if (r->o->json)
     printf(
         "{\"ok\":true,\"stages\":%u,\"records\":%zu,\"validation\":%zu,\"left_out\":%llu%s%s,"
         "\"checkpoints_at_workers\":%s}\n",
         r->blueprint->n_stages, n_records, r->data.validation_rows.n,
-        (unsigned long long)r->n_left_out, sets, look.data, kept.data);
+        (unsigned long long)r->n_omitted_records, sets_text, look.data, kept.data);
   else
     printf("%s is in order: %u stage%s, %zu training sample%s%s; %s, nothing was sent anywhere\n",
            r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), n_samples,
-           CLV_S(n_samples), format_classes(r, classes_text, sizeof classes_text), looked_text);
+           CLV_S(n_samples), format_class_count(r, classes_text, sizeof classes_text),
+           checked_text);
   CLV_AUTO(clv_bytes_done) clv_bytes held_back = {0};
   clv_run_data_describe_held_back(r->config, &r->data, &held_back);
   if (!r->o->json && held_back.len && !held_back.failed) printf("%s\n", held_back.data);
@@ -184,7 +190,7 @@ clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_opti
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_IMAGES, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   if (check_weight_files(&r, &err) != CLV_OK) return clv_run_fail(&r, CLV_EXIT_DATA, &err);
-  if (clv_run_look_in_plan(&r, &err) != CLV_OK)
+  if (clv_run_take_look_in_plan(&r, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   clv_exit_code code = clv_run_check_identity(&r, true, &err);
   if (code != CLV_EXIT_OK) return code;
@@ -200,10 +206,10 @@ clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_opti
 
 /* Compares the egress table with the table of the run that trained the weights, and opens that
  * run's egress record, the file that lists the sent tensors. */
-static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
+static clv_code prepare_egress_record(clv_run *r, const char *command, clv_err *err) {
   if (!uses_workers(r)) return CLV_OK;
   CLV_TRY(clv_run_resolve_micro_batches(r, true, err));
-  CLV_TRY(clv_run_compare_table(r, err));
+  CLV_TRY(clv_run_compare_egress_table(r, err));
   return clv_run_open_egress_record(r, command, err);
 }
 
@@ -212,7 +218,7 @@ static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
 static clv_code check_moved_layers(clv_run *r, const clv_checkpoint *c, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes moved = {0};
   CLV_TRY(clv_run_check_moved_layers(r, c, err));
-  clv_moved_layers_describe(&r->blueprint->moved, false, &moved);
+  clv_moved_layers_describe(&r->blueprint->moved_layers, false, &moved);
   if (moved.len && !moved.failed) clv_run_print_notes(r, "moved", moved.data);
   return CLV_OK;
 }
@@ -224,8 +230,8 @@ static clv_code open_checkpoint_for_evaluation(clv_run *r, const char *command, 
   clv_code code = clv_run_open_checkpoint(r, &c, &notes, err);
   if (code == CLV_OK) code = clv_checkpoint_choose_weights(c, r->o->weights, err);
   if (code == CLV_OK) code = check_moved_layers(r, c, err);
-  if (code == CLV_OK) code = clv_run_look(r, c, err);
-  if (code == CLV_OK) code = open_record(r, command, err);
+  if (code == CLV_OK) code = clv_run_take_look(r, c, err);
+  if (code == CLV_OK) code = prepare_egress_record(r, command, err);
   if (code == CLV_OK)
     code =
         clv_trainer_open(r->blueprint, r->egress_record, CLV_TRAINER_EVALUATION, &r->trainer, err);
@@ -279,13 +285,14 @@ clv_exit_code clv_run_check_has_test(const clv_run *r) {
 }
 
 static void print_test_result(clv_run *r, const clv_step_result *e) {
-  char when[64] = "", json[64];
+  char step_text[64] = "", step_json[64];
   unsigned long long step = clv_trainer_step_count(r->trainer);
   bool is_ema = r->o->weights == CLV_WEIGHTS_EMA;
   if (r->o->checkpoint || is_ema)
-    snprintf(when, sizeof when, ", step %llu%s", step, is_ema ? ", averages" : "");
-  snprintf(json, sizeof json, ",\"step\":%llu%s", step, is_ema ? ",\"weights\":\"ema\"" : "");
-  clv_run_print_eval(r, "test", e, when, json);
+    snprintf(step_text, sizeof step_text, ", step %llu%s", step, is_ema ? ", averages" : "");
+  snprintf(step_json, sizeof step_json, ",\"step\":%llu%s", step,
+           is_ema ? ",\"weights\":\"ema\"" : "");
+  clv_run_print_eval(r, "test", e, step_text, step_json);
 }
 
 /* Checks that data.test has labels, and, if the data are images, that its classes are those of the

@@ -36,8 +36,8 @@ clv_exit_code clv_run_preview(const clv_session_config *config, clv_run_outline 
 
 /* Returns the state of the run's sealed copies (encrypted copies of checkpoints), with the text of
  * an error in `text`. False: the session has no checkpoint.escrow. */
-bool clv_run_find_escrow(const clv_session_config *config, clv_status_escrow *ret,
-                         char text[CLV_ERR_TEXT]);
+bool clv_run_read_escrow_status(const clv_session_config *config, clv_status_escrow *ret,
+                                char text[CLV_ERR_TEXT]);
 
 /* The commands `checkpoint ls`, `verify`, `gather` and `rm`. o->checkpoint: value of --step. */
 clv_exit_code clv_run_checkpoint_ls(const clv_session_config *config, const clv_run_options *o);
@@ -55,13 +55,14 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
 /* Writes model.safetensors with all weights into `folder`. Each adapter is merged into its layer: W
  * + scale B A, computed in double and rounded once. CLV_PRECONDITION: the checkpoint lacks the
  * weights of a layer with an adapter. */
-clv_code clv_export_merged(const clv_checkpoint *c, const char *folder,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_export_merged_weights(const clv_checkpoint *c, const char *folder,
+                                   clv_err *err) CLV_USE_RESULT;
 
-/* As clv_export_merged, and also writes config.json, so that from_pretrained of transformers can
- * read the folder. CLV_PRECONDITION: the session has no model.hf. CLV_DATA_LOSS: config.json of
- * model.hf differs from the one that the run began with, and `accepts_change` is false. */
-clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, bool accepts_change,
-                       clv_err *err) CLV_USE_RESULT;
+/* As clv_export_merged_weights, and also writes config.json, so that from_pretrained of
+ * transformers can read the folder. CLV_PRECONDITION: the session has no model.hf. CLV_DATA_LOSS:
+ * config.json of model.hf differs from the one that the run began with, and `accepts_change` is
+ * false. */
+clv_code clv_export_hf_folder(const clv_checkpoint *c, const char *folder, bool accepts_change,
+                              clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -11,8 +11,10 @@
 
 static void batches_freep(clv_batches **b) { clv_batches_free(*b); }
 
-/* Counts the steps of the session (*ret_session) and of this command, which --max-steps limits. */
-static clv_code count_steps(const clv_run *r, uint64_t *ret, uint64_t *ret_session, clv_err *err) {
+/* Counts the steps of the session (*ret_n_session_steps) and of this command, which --max-steps
+ * limits. */
+static clv_code count_steps(const clv_run *r, uint64_t *ret, uint64_t *ret_n_session_steps,
+                            clv_err *err) {
   const clv_train_config *t = &r->config->train;
   CLV_AUTO(batches_freep) clv_batches *b = NULL;
   const clv_batches_options o = {
@@ -20,7 +22,7 @@ static clv_code count_steps(const clv_run *r, uint64_t *ret, uint64_t *ret_sessi
   CLV_TRY(clv_batches_new(&o, &b, err));
   uint64_t n_steps = t->epochs * clv_batches_per_epoch(b);
   if (t->max_steps) n_steps = CLV_MIN(n_steps, t->max_steps);
-  *ret_session = n_steps;
+  *ret_n_session_steps = n_steps;
   *ret = r->o->max_steps ? CLV_MIN(n_steps, r->o->max_steps) : n_steps;
   return CLV_OK;
 }
@@ -42,35 +44,37 @@ static void print_finished_run(clv_run *r, uint64_t step, bool has_stopped_early
 
 /* Fails if the run has no step left to train because the data have fewer records now. Such a run
  * does not count as finished. */
-static clv_code check_steps_left(const clv_run *r, uint64_t step, uint64_t session_steps,
+static clv_code check_steps_left(const clv_run *r, uint64_t step, uint64_t n_session_steps,
                                  clv_err *err) {
-  size_t records = r->data.train_rows.n;
-  if (!r->has_other_data || records >= r->n_records_at_begin || step < session_steps) return CLV_OK;
+  size_t n_records = r->data.train_rows.n;
+  if (!r->has_other_data || n_records >= r->n_records_at_begin || step < n_session_steps)
+    return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "the run in %s has done %llu steps, and train.epochs: %llu over the present %zu "
                   "records (%llu before) has only %llu: no step is left to "
                   "train; raise train.epochs",
                   r->dir.data, (unsigned long long)step,
-                  (unsigned long long)r->config->train.epochs, records,
-                  (unsigned long long)r->n_records_at_begin, (unsigned long long)session_steps);
+                  (unsigned long long)r->config->train.epochs, n_records,
+                  (unsigned long long)r->n_records_at_begin, (unsigned long long)n_session_steps);
 }
 
 clv_code clv_run_check_finished(clv_run *r, bool *ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
-  uint64_t command_steps, session_steps;
+  uint64_t n_command_steps, n_session_steps;
   bool is_finished = clv_run_lock_is_finished(r->lock);
   if (!r->o->resume || (!is_finished && !r->has_other_data)) return CLV_OK;
-  CLV_TRY(count_steps(r, &command_steps, &session_steps, err));
+  CLV_TRY(count_steps(r, &n_command_steps, &n_session_steps, err));
   CLV_TRY(clv_run_check_named_checkpoint(r, err));
   /* Without a readable checkpoint the run trains again. */
-  if (clv_run_load_start(r, &c, NULL) != CLV_OK) return CLV_OK;
+  if (clv_run_load_start_checkpoint(r, &c, NULL) != CLV_OK) return CLV_OK;
   uint64_t step = clv_checkpoint_manifest(c)->step;
-  CLV_TRY(check_steps_left(r, step, session_steps, err));
+  CLV_TRY(check_steps_left(r, step, n_session_steps, err));
   clv_train_position position;
   clv_trainer_read_position(clv_checkpoint_state(c), &position);
   bool has_stopped_early =
-      step < command_steps && clv_stopping_is_over(&position.stopping, &r->config->train);
-  *ret = is_finished && (step >= command_steps || has_stopped_early);
+      step < n_command_steps &&
+      clv_early_stopping_is_due(&position.early_stopping_state, &r->config->train);
+  *ret = is_finished && (step >= n_command_steps || has_stopped_early);
   if (*ret) print_finished_run(r, step, has_stopped_early);
   return CLV_OK;
 }
@@ -89,12 +93,12 @@ static clv_code fail_missing_checkpoints(const clv_run *r, clv_err *err) {
 /* Restores the newest sealed copy (encrypted copy of a checkpoint) of the run. If there is none,
  * returns failed_code, and *err stays the error of the caller, which found no checkpoint. */
 static clv_code restore_sealed_copy(clv_run *r, clv_code failed_code, clv_err *err) {
-  bool has_copy;
+  bool was_restored;
   clv_err reason;
   clv_code code = clv_run_escrow_open(r, &reason);
-  if (code == CLV_OK) code = clv_run_escrow_restore(r, CLV_CHECKPOINT_NONE, &has_copy, &reason);
+  if (code == CLV_OK) code = clv_run_escrow_restore(r, CLV_CHECKPOINT_NONE, &was_restored, &reason);
   if (code != CLV_OK) return clv_fail(err, reason.code, "%s", reason.text);
-  if (!has_copy) return failed_code;
+  if (!was_restored) return failed_code;
   r->is_resumed = true;
   return clv_run_refuse_changes(r, err);
 }

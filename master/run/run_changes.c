@@ -14,16 +14,16 @@
 
 #include "master/run/run_int.h"
 
-void clv_run_add_change(clv_run *r, const char *key, const char *before, const char *after) {
-  clv_bytes_printf(&r->changes, "%s%c%s%c%s%c", key, 0, before, 0, after, 0);
+void clv_run_add_change(clv_run *r, const char *key, const char *old_value, const char *new_value) {
+  clv_bytes_printf(&r->changes, "%s%c%s%c%s%c", key, 0, old_value, 0, new_value, 0);
 }
 
 /* ---- changed keys of the session file -------------------------------------------------------- */
 
 /* Returns the value of a key in lines of "key: value"; NULL: no such key. *ret_len: bytes of the
  * value. */
-static const char *find_value(const clv_bytes *lines, const char *key, size_t key_len,
-                              size_t *ret_len) {
+static const char *find_value_of_key(const clv_bytes *lines, const char *key, size_t key_len,
+                                     size_t *ret_len) {
   for (const char *at = lines->data; at && *at; at = strchr(at, '\n') + 1) {
     if (strncmp(at, key, key_len) != 0 || strncmp(at + key_len, ": ", 2) != 0) continue;
     *ret_len = strcspn(at + key_len + 2, "\n");
@@ -32,17 +32,17 @@ static const char *find_value(const clv_bytes *lines, const char *key, size_t ke
   return NULL;
 }
 
-static void add_key_change(clv_run *r, const char *key, size_t key_len, const char *before,
-                           size_t before_len, const char *after, size_t after_len) {
+static void add_key_change(clv_run *r, const char *key, size_t key_len, const char *old_value,
+                           size_t old_len, const char *new_value, size_t new_len) {
   static const char missing_text[] = "not given";
-  CLV_AUTO(clv_bytes_done) clv_bytes key_text = {0}, before_text = {0}, after_text = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes key_text = {0}, old_text = {0}, new_text = {0};
   clv_bytes_printf(&key_text, "%.*s", (int)key_len, key);
-  clv_bytes_printf(&before_text, "%.*s", before ? (int)before_len : (int)sizeof missing_text,
-                   before ? before : missing_text);
-  clv_bytes_printf(&after_text, "%.*s", after ? (int)after_len : (int)sizeof missing_text,
-                   after ? after : missing_text);
-  r->changes.failed |= key_text.failed || before_text.failed || after_text.failed;
-  if (!r->changes.failed) clv_run_add_change(r, key_text.data, before_text.data, after_text.data);
+  clv_bytes_printf(&old_text, "%.*s", old_value ? (int)old_len : (int)sizeof missing_text,
+                   old_value ? old_value : missing_text);
+  clv_bytes_printf(&new_text, "%.*s", new_value ? (int)new_len : (int)sizeof missing_text,
+                   new_value ? new_value : missing_text);
+  r->changes.failed |= key_text.failed || old_text.failed || new_text.failed;
+  if (!r->changes.failed) clv_run_add_change(r, key_text.data, old_text.data, new_text.data);
 }
 
 enum { NO_COMMON_STAGE = 0 };
@@ -51,36 +51,40 @@ enum { NO_COMMON_STAGE = 0 };
  * all keys of a stage that one of the two sessions lacks. n_common: number of stages that both
  * sessions have; NO_COMMON_STAGE: the sessions have different layers, so every key counts. */
 static bool is_key_of_cut(const char *key, size_t n_common) {
-  static const char stages[] = "stages.", layers[] = ".layers";
-  if (n_common == NO_COMMON_STAGE || strncmp(key, stages, sizeof stages - 1) != 0) return false;
+  static const char stages_prefix[] = "stages.", layers_prefix[] = ".layers";
+  if (n_common == NO_COMMON_STAGE || strncmp(key, stages_prefix, sizeof stages_prefix - 1) != 0)
+    return false;
   char *after_number;
-  unsigned long stage = strtoul(key + sizeof stages - 1, &after_number, 10);
-  return stage >= n_common || strncmp(after_number, layers, sizeof layers - 1) == 0;
+  unsigned long stage_number = strtoul(key + sizeof stages_prefix - 1, &after_number, 10);
+  return stage_number >= n_common ||
+         strncmp(after_number, layers_prefix, sizeof layers_prefix - 1) == 0;
 }
 
-/* Adds a change for each key of `one` (the earlier session) that `other` (the present session)
- * lacks or has with another value. adds_missing_only: `one` is the present session and `other`
- * the earlier one; adds only keys that `other` lacks. n_common: as in is_key_of_cut; keys for which
- * that function is true are skipped. */
-static void compare_key_lines(clv_run *r, const clv_bytes *one, const clv_bytes *other,
-                              bool adds_missing_only, size_t n_common) {
-  for (const char *at = one->data; at && *at; at = strchr(at, '\n') + 1) {
-    size_t key_len = strcspn(at, ":"), value_len = strcspn(at + key_len + 2, "\n"), other_len = 0;
+/* Adds a change for each key of `first_lines` (the earlier session) that `second_lines` (the
+ * present session) lacks or has with another value. adds_missing_only: `first_lines` is the present
+ * session and `second_lines` the earlier one; adds only keys that `second_lines` lacks. n_common:
+ * as in is_key_of_cut; keys for which that function is true are skipped. */
+static void compare_key_lines(clv_run *r, const clv_bytes *first_lines,
+                              const clv_bytes *second_lines, bool adds_missing_only,
+                              size_t n_common) {
+  for (const char *at = first_lines->data; at && *at; at = strchr(at, '\n') + 1) {
+    size_t key_len = strcspn(at, ":"), first_len = strcspn(at + key_len + 2, "\n"), second_len = 0;
     if (is_key_of_cut(at, n_common)) continue;
-    const char *value = at + key_len + 2, *other_value = find_value(other, at, key_len, &other_len);
-    if (adds_missing_only && !other_value)
-      add_key_change(r, at, key_len, NULL, 0, value, value_len);
-    if (adds_missing_only ||
-        (other_value && other_len == value_len && memcmp(other_value, value, other_len) == 0))
+    const char *first_value = at + key_len + 2,
+               *second_value = find_value_of_key(second_lines, at, key_len, &second_len);
+    if (adds_missing_only && !second_value)
+      add_key_change(r, at, key_len, NULL, 0, first_value, first_len);
+    if (adds_missing_only || (second_value && second_len == first_len &&
+                              memcmp(second_value, first_value, second_len) == 0))
       continue;
-    add_key_change(r, at, key_len, value, value_len, other_value, other_len);
+    add_key_change(r, at, key_len, first_value, first_len, second_value, second_len);
   }
 }
 
 /* ---- changed length of the run --------------------------------------------------------------- */
 
-static uint64_t count_steps_of_run(const clv_train_config *t, uint64_t records) {
-  uint64_t steps_per_epoch = records / t->batch + (!t->drop_last && records % t->batch != 0);
+static uint64_t count_steps_of_run(const clv_train_config *t, uint64_t n_records) {
+  uint64_t steps_per_epoch = n_records / t->batch + (!t->drop_last && n_records % t->batch != 0);
   uint64_t n_steps = t->epochs * steps_per_epoch;
   return t->max_steps ? CLV_MIN(n_steps, t->max_steps) : n_steps;
 }
@@ -88,21 +92,21 @@ static uint64_t count_steps_of_run(const clv_train_config *t, uint64_t records) 
 /* Adds a change if the length of the run differs. The schedule of the learning rate then ends at
  * another step, unless the session sets train.schedule.total_steps. */
 static void compare_total_steps(clv_run *r, const clv_session_config *earlier_session,
-                                uint64_t records) {
-  unsigned long long n_before = count_steps_of_run(&earlier_session->train, records);
-  unsigned long long n_after = count_steps_of_run(&r->config->train, r->data.train_rows.n);
+                                uint64_t n_old_records) {
+  unsigned long long n_old_steps = count_steps_of_run(&earlier_session->train, n_old_records);
+  unsigned long long n_new_steps = count_steps_of_run(&r->config->train, r->data.train_rows.n);
   const clv_lr_config *s = &r->config->train.schedule;
   bool depends_on_length =
       (s->kind == CLV_LR_COSINE || s->kind == CLV_LR_LINEAR) && !s->total_steps;
-  char before_text[24], after_text[24], key[128];
-  if (n_before == n_after) return;
-  snprintf(before_text, sizeof before_text, "%llu", n_before);
-  snprintf(after_text, sizeof after_text, "%llu", n_after);
-  clv_run_add_change(r, "steps of the run", before_text, after_text);
+  char old_steps_text[24], new_steps_text[24], key[128];
+  if (n_old_steps == n_new_steps) return;
+  snprintf(old_steps_text, sizeof old_steps_text, "%llu", n_old_steps);
+  snprintf(new_steps_text, sizeof new_steps_text, "%llu", n_new_steps);
+  clv_run_add_change(r, "steps of the run", old_steps_text, new_steps_text);
   snprintf(key, sizeof key,
            "steps of train.schedule, which follow the run (total_steps: %llu keeps them)",
-           n_before);
-  if (depends_on_length) clv_run_add_change(r, key, before_text, after_text);
+           n_old_steps);
+  if (depends_on_length) clv_run_add_change(r, key, old_steps_text, new_steps_text);
 }
 
 /* ---- lines of the file of changes ------------------------------------------------------------ */
@@ -117,17 +121,18 @@ static clv_code append_to_changes_file(const clv_run *r, const clv_bytes *line, 
   return ok ? CLV_OK : clv_fail(err, CLV_UNAVAILABLE, "%s cannot be written", path.data);
 }
 
-static clv_code print_change(const clv_run *r, const char *key, const char *before,
-                             const char *after, clv_err *err) {
+static clv_code print_change(const clv_run *r, const char *key, const char *old_value,
+                             const char *new_value, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0}, line = {0};
-  clv_bytes_printf(&text, "changed since the last attempt: %s: %s -> %s", key, before, after);
+  clv_bytes_printf(&text, "changed since the last attempt: %s: %s -> %s", key, old_value,
+                   new_value);
   clv_bytes_printf(&json, "{\"event\":\"changed\",\"attempt\":%llu,\"key\":",
                    (unsigned long long)r->effective_config.attempt.attempt_number);
   clv_bytes_add_json(&json, key);
   clv_bytes_puts(&json, ",\"before\":");
-  clv_bytes_add_json(&json, before);
+  clv_bytes_add_json(&json, old_value);
   clv_bytes_puts(&json, ",\"after\":");
-  clv_bytes_add_json(&json, after);
+  clv_bytes_add_json(&json, new_value);
   clv_bytes_puts(&json, "}");
   if (text.failed || json.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_report_json(&line, CLV_LOG_INFO, NULL, json.data);
@@ -140,9 +145,9 @@ static clv_code print_all_changes(const clv_run *r, clv_err *err) {
   const char *at = r->changes.data, *end = at + r->changes.len;
   if (r->changes.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   while (at && at < end) {
-    const char *before = at + strlen(at) + 1, *after = before + strlen(before) + 1;
-    CLV_TRY(print_change(r, at, before, after, err));
-    at = after + strlen(after) + 1;
+    const char *old_value = at + strlen(at) + 1, *new_value = old_value + strlen(old_value) + 1;
+    CLV_TRY(print_change(r, at, old_value, new_value, err));
+    at = new_value + strlen(new_value) + 1;
   }
   return CLV_OK;
 }
@@ -158,23 +163,23 @@ static void fill_in_missing_keys(const clv_run *r, clv_session_config *earlier_s
 }
 
 /* Adds the change of the cut, and warns if the schedule's results depend on the stages. */
-static void add_cut_change(clv_run *r, const clv_bytes *before, const clv_bytes *after) {
-  clv_pipeline_kind kind = r->config->pipeline.schedule;
+static void add_cut_change(clv_run *r, const clv_bytes *old_cut, const clv_bytes *new_cut) {
+  clv_pipeline_kind schedule_kind = r->config->pipeline.schedule;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  if (!before->len) return;
-  clv_run_add_change(r, "cut", before->data, after->data);
-  if (kind != CLV_PIPE_PIPEDREAM && kind != CLV_PIPE_PIPEDREAM_2BW) return;
+  if (!old_cut->len) return;
+  clv_run_add_change(r, "cut", old_cut->data, new_cut->data);
+  if (schedule_kind != CLV_PIPE_PIPEDREAM && schedule_kind != CLV_PIPE_PIPEDREAM_2BW) return;
   clv_bytes_printf(&text,
                    "each stage of schedule %s steps by itself: with another cut the run has other "
                    "bits than without",
-                   clv_pipeline_name(kind));
+                   clv_pipeline_name(schedule_kind));
   if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "changed", text.data);
 }
 
 static clv_code compare_keys(clv_run *r, clv_session_config *earlier_session, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0}, old_cut = {0}, new_cut = {0};
   bool has_same_layers;
-  const clv_seed *seed = &r->config->train.seed, *old = &earlier_session->train.seed;
+  const clv_seed *seed = &r->config->train.seed, *old_seed = &earlier_session->train.seed;
   fill_in_missing_keys(r, earlier_session);
   CLV_TRY(clv_session_config_write_lines(earlier_session, &before, err));
   CLV_TRY(clv_session_config_write_lines(r->config, &after, err));
@@ -184,7 +189,8 @@ static clv_code compare_keys(clv_run *r, clv_session_config *earlier_session, cl
       has_same_layers ? CLV_MIN(earlier_session->n_stages, r->config->n_stages) : NO_COMMON_STAGE;
   compare_key_lines(r, &before, &after, false, n_common);
   compare_key_lines(r, &after, &before, true, n_common);
-  if (seed->is_given && old->is_given && memcmp(&seed->key, &old->key, sizeof seed->key) != 0)
+  if (seed->is_given && old_seed->is_given &&
+      memcmp(&seed->key, &old_seed->key, sizeof seed->key) != 0)
     clv_run_add_change(r, "train.seed", "(secret)", "another one");
   compare_total_steps(r, earlier_session,
                       r->n_records_at_begin ? r->n_records_at_begin : r->data.train_rows.n);
@@ -220,12 +226,12 @@ clv_code clv_run_print_changes(clv_run *r, clv_err *err) {
 
 /* ---- keys that a checkpoint is bound to ------------------------------------------------------ */
 
-static clv_code fail_changed_key(const clv_run *r, const char *key, const char *before,
-                                 const char *after, clv_err *err) {
+static clv_code fail_changed_key(const clv_run *r, const char *key, const char *old_value,
+                                 const char *new_value, clv_err *err) {
   return clv_fail(err, CLV_INVALID,
                   "%s is %s, but the checkpoints of %s were written with %s: set it back to %s, or "
                   "start over with --fresh",
-                  key, after, r->dir.data, before, before);
+                  key, new_value, r->dir.data, old_value, old_value);
 }
 
 static clv_optim_config optimizer_config_of(const clv_session_config *c) {
@@ -235,18 +241,19 @@ static clv_optim_config optimizer_config_of(const clv_session_config *c) {
 }
 
 static bool has_moment(const clv_optim_config *o, const char *name) {
-  uint32_t moments = clv_optim_moment_mask(o);
+  uint32_t moment_mask = clv_optim_moment_mask(o);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
-    if (moments >> i & 1 && strcmp(clv_optimizer_row_of(o->kind)->moments[i].name, name) == 0)
+    if (moment_mask >> i & 1 && strcmp(clv_optimizer_row_of(o->kind)->moments[i].name, name) == 0)
       return true;
   return false;
 }
 
 /* Returns the index of a moment of `one` that `other` lacks; -1: none. */
 static int find_missing_moment(const clv_optim_config *one, const clv_optim_config *other) {
-  uint32_t moments = clv_optim_moment_mask(one);
+  uint32_t moment_mask = clv_optim_moment_mask(one);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
-    if (moments >> i & 1 && !has_moment(other, clv_optimizer_row_of(one->kind)->moments[i].name))
+    if (moment_mask >> i & 1 &&
+        !has_moment(other, clv_optimizer_row_of(one->kind)->moments[i].name))
       return i;
   return -1;
 }
@@ -259,18 +266,19 @@ static clv_code check_optimizer(const clv_run *r, const clv_session_config *last
                    new_optim = optimizer_config_of(r->config);
   const clv_optimizer_row *old_row = clv_optimizer_row_of(old_optim.kind),
                           *new_row = clv_optimizer_row_of(new_optim.kind);
-  char key[64], before[32], after[32];
-  int lost_moment = find_missing_moment(&old_optim, &new_optim),
-      moment = lost_moment < 0 ? find_missing_moment(&new_optim, &old_optim) : lost_moment;
-  if (moment < 0) return CLV_OK;
+  char key[64], old_value[32], new_value[32];
+  int lost_moment_index = find_missing_moment(&old_optim, &new_optim),
+      moment_index =
+          lost_moment_index < 0 ? find_missing_moment(&new_optim, &old_optim) : lost_moment_index;
+  if (moment_index < 0) return CLV_OK;
   if (old_row != new_row)
     return fail_changed_key(r, "train.optimizer.kind", old_row->name, new_row->name, err);
-  uint32_t settings = new_row->moments[moment].absent_if_0;
-  clv_optim_setting setting = (clv_optim_setting)__builtin_ctz(settings);
+  uint32_t setting_mask = new_row->moments[moment_index].absent_if_0;
+  clv_optim_setting setting = (clv_optim_setting)__builtin_ctz(setting_mask);
   snprintf(key, sizeof key, "train.optimizer.%s", clv_optim_setting_name(setting));
-  snprintf(before, sizeof before, "%g", clv_optim_setting_value(&old_optim, setting));
-  snprintf(after, sizeof after, "%g", clv_optim_setting_value(&new_optim, setting));
-  return fail_changed_key(r, key, before, after, err);
+  snprintf(old_value, sizeof old_value, "%g", clv_optim_setting_value(&old_optim, setting));
+  snprintf(new_value, sizeof new_value, "%g", clv_optim_setting_value(&new_optim, setting));
+  return fail_changed_key(r, key, old_value, new_value, err);
 }
 
 clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) {

@@ -62,7 +62,7 @@ static clv_code read_checkpoint(const char *dir, uint64_t step, clv_run_checkpoi
 clv_code clv_run_checkpoints_read(const char *dir, clv_run_checkpoints *ret, clv_err *err) {
   CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints l = {0};
   CLV_AUTO(clv_freep) uint64_t *steps = NULL;
-  uint64_t best_step = clv_run_best_step(dir);
+  uint64_t best_step = clv_run_best_checkpoint_step(dir);
   bool has_newest = false;
   size_t n;
   CLV_TRY(clv_checkpoint_list_steps(dir, &steps, &n, err));
@@ -79,19 +79,19 @@ clv_code clv_run_checkpoints_read(const char *dir, clv_run_checkpoints *ret, clv
   return CLV_OK;
 }
 
-static bool is_chosen(const clv_run_checkpoint *c, const char *which) {
-  if (strcmp(which, "latest") == 0) return c->is_newest;
-  if (strcmp(which, "best") == 0) return c->is_best;
-  return c->step == strtoull(which, NULL, 10);
+static bool is_chosen(const clv_run_checkpoint *c, const char *checkpoint_name) {
+  if (strcmp(checkpoint_name, "latest") == 0) return c->is_newest;
+  if (strcmp(checkpoint_name, "best") == 0) return c->is_best;
+  return c->step == strtoull(checkpoint_name, NULL, 10);
 }
 
-clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir, const char *which,
-                                    clv_err *err) {
+clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir,
+                                    const char *checkpoint_name, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   size_t n = 0;
-  if (!which) return CLV_OK;
+  if (!checkpoint_name) return CLV_OK;
   for (size_t i = 0; i < l->n; i++) {
-    if (is_chosen(&l->list[i], which))
+    if (is_chosen(&l->list[i], checkpoint_name))
       l->list[n++] = l->list[i];
     else
       free_checkpoint(&l->list[i]);
@@ -99,10 +99,10 @@ clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir, con
   l->n = n;
   if (n) return CLV_OK;
   /* `eval` and this command refuse a name alike */
-  CLV_TRY(clv_run_find_checkpoint(dir, which, &c, NULL, err));
+  CLV_TRY(clv_run_find_checkpoint(dir, checkpoint_name, &c, NULL, err));
   return clv_fail(err, CLV_NOT_FOUND,
                   "run folder %s has no checkpoint '%s': `cleave-master checkpoint ls` lists them",
-                  dir, which);
+                  dir, checkpoint_name);
 }
 
 clv_exit_code clv_run_checkpoints_exit_code(const clv_err *err) {
@@ -114,7 +114,7 @@ clv_exit_code clv_run_checkpoints_exit_code(const clv_err *err) {
 
 void clv_run_append_worker_json(const clv_stores *s, const char *identity, clv_bytes *out) {
   clv_bytes_puts(out, ",\"worker\":");
-  clv_bytes_add_json(out, clv_stores_name(s, identity));
+  clv_bytes_add_json(out, clv_stores_worker_name(s, identity));
   clv_bytes_puts(out, ",\"place\":");
   clv_bytes_add_json(out, identity);
 }
@@ -131,12 +131,13 @@ static void append_file_json(const clv_stores *s, const clv_manifest_file *f, cl
   clv_bytes_puts(out, "}");
 }
 
-static void append_json(const clv_stores *s, const clv_run_checkpoint *c, clv_bytes *out) {
-  static const char *const bool_words[] = {"false", "true"};
+static void append_checkpoint_json(const clv_stores *s, const clv_run_checkpoint *c,
+                                   clv_bytes *out) {
+  static const char *const bool_texts[] = {"false", "true"};
   clv_bytes_printf(out, "{\"step\":%llu,\"complete\":%s,\"home\":%s,\"newest\":%s,\"best\":%s",
-                   (unsigned long long)c->step, bool_words[c->problem.code == CLV_OK],
-                   bool_words[clv_manifest_has_all_files(&c->manifest)], bool_words[c->is_newest],
-                   bool_words[c->is_best]);
+                   (unsigned long long)c->step, bool_texts[c->problem.code == CLV_OK],
+                   bool_texts[clv_manifest_has_all_files(&c->manifest)], bool_texts[c->is_newest],
+                   bool_texts[c->is_best]);
   clv_bytes_puts(out, ",\"folder\":");
   clv_bytes_add_json(out, c->folder);
   if (c->problem.code != CLV_OK) {
@@ -151,36 +152,38 @@ static void append_json(const clv_stores *s, const clv_run_checkpoint *c, clv_by
   clv_bytes_puts(out, "]}\n");
 }
 
-static bool is_same_place(const char *a, const char *b) {
+static bool is_same_keeper(const char *a, const char *b) {
   return a == b || (a && b && strcmp(a, b) == 0);
 }
 
 /* Appends the places of the files in the order of their first file, "home" for the run folder, such
  * as "home 1.2 MiB, w1 3.4 MiB". */
-static void append_places(const clv_stores *s, const clv_manifest *m, clv_bytes *out) {
+static void append_keepers(const clv_stores *s, const clv_manifest *m, clv_bytes *out) {
   for (size_t i = 0; i < m->n_files; i++) {
-    const char *place = m->files[i].keeper_identity;
+    const char *keeper_identity = m->files[i].keeper_identity;
     uint64_t bytes = 0;
-    size_t first = 0;
-    char size[24];
-    while (!is_same_place(m->files[first].keeper_identity, place)) first++;
-    if (first < i) continue;
+    size_t first_file = 0;
+    char size_text[24];
+    while (!is_same_keeper(m->files[first_file].keeper_identity, keeper_identity)) first_file++;
+    if (first_file < i) continue;
     for (size_t k = i; k < m->n_files; k++)
-      if (is_same_place(m->files[k].keeper_identity, place)) bytes += m->files[k].bytes;
-    clv_bytes_printf(out, "%s%s %s", i ? ", " : "", place ? clv_stores_name(s, place) : "home",
-                     clv_format_size(bytes, size, sizeof size));
+      if (is_same_keeper(m->files[k].keeper_identity, keeper_identity)) bytes += m->files[k].bytes;
+    clv_bytes_printf(out, "%s%s %s", i ? ", " : "",
+                     keeper_identity ? clv_stores_worker_name(s, keeper_identity) : "home",
+                     clv_format_size(bytes, size_text, sizeof size_text));
   }
 }
 
-static void append_line(const clv_stores *s, const clv_run_checkpoint *c, clv_bytes *out) {
+static void append_checkpoint_line(const clv_stores *s, const clv_run_checkpoint *c,
+                                   clv_bytes *out) {
   uint64_t bytes = 0;
-  char size[24];
+  char size_text[24];
   for (size_t i = 0; i < c->manifest.n_files; i++) bytes += c->manifest.files[i].bytes;
   clv_bytes_printf(out, "checkpoint-%llu  ", (unsigned long long)c->step);
   if (c->manifest.n_files) {
     clv_bytes_printf(out, "%zu files  %s  ", c->manifest.n_files,
-                     clv_format_size(bytes, size, sizeof size));
-    append_places(s, &c->manifest, out);
+                     clv_format_size(bytes, size_text, sizeof size_text));
+    append_keepers(s, &c->manifest, out);
     clv_bytes_puts(out, "  ");
   }
   clv_bytes_puts(out, c->problem.code == CLV_OK ? "complete" : "not usable");
@@ -190,21 +193,21 @@ static void append_line(const clv_stores *s, const clv_run_checkpoint *c, clv_by
 
 /* Appends the orphans of the run folder: files at workers that belong to no checkpoint and await
  * removal. */
-static clv_code append_orphans(const clv_session_config *config, const clv_stores *s, bool json,
-                               clv_bytes *out, clv_err *err) {
+static clv_code append_orphans(const clv_session_config *config, const clv_stores *s,
+                               bool writes_json, clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_orphans_done) clv_orphans l = {0};
   uint64_t bytes = 0;
   char size[24];
   CLV_TRY(clv_orphans_read(config->checkpoint.dir, &l, err));
   for (size_t i = 0; i < l.n; i++) {
     bytes += l.list[i].bytes;
-    if (!json) continue;
+    if (!writes_json) continue;
     clv_bytes_printf(out, "{\"orphan\":\"%s\",\"bytes\":%llu", l.list[i].kept_file_name,
                      (unsigned long long)l.list[i].bytes);
     clv_run_append_worker_json(s, l.list[i].keeper_identity, out);
     clv_bytes_puts(out, "}\n");
   }
-  if (l.n && !json)
+  if (l.n && !writes_json)
     clv_bytes_printf(out,
                      "%zu file%s that no checkpoint needs any more may still be at workers (%s): "
                      "`cleave-master checkpoint rm %s --orphans` removes them\n",
@@ -212,15 +215,16 @@ static clv_code append_orphans(const clv_session_config *config, const clv_store
   return CLV_OK;
 }
 
-static clv_code list_checkpoints(const clv_session_config *config, bool json, clv_bytes *out,
+static clv_code list_checkpoints(const clv_session_config *config, bool writes_json, clv_bytes *out,
                                  clv_err *err) {
   CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints l = {0};
   CLV_AUTO(clv_stores_freep) clv_stores *s = NULL;
   CLV_TRY(clv_stores_new(config, &s, err));
   CLV_TRY(clv_run_checkpoints_read(config->checkpoint.dir, &l, err));
-  for (size_t i = 0; i < l.n; i++) (json ? append_json : append_line)(s, &l.list[i], out);
-  if (!l.n && !json) clv_bytes_printf(out, "no checkpoint in %s\n", config->checkpoint.dir);
-  CLV_TRY(append_orphans(config, s, json, out, err));
+  for (size_t i = 0; i < l.n; i++)
+    (writes_json ? append_checkpoint_json : append_checkpoint_line)(s, &l.list[i], out);
+  if (!l.n && !writes_json) clv_bytes_printf(out, "no checkpoint in %s\n", config->checkpoint.dir);
+  CLV_TRY(append_orphans(config, s, writes_json, out, err));
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
@@ -238,7 +242,7 @@ clv_exit_code clv_run_checkpoint_ls(const clv_session_config *config, const clv_
 /* Result of the comparison of one or several checkpoints. */
 typedef struct verification {
   const clv_session_config *config;
-  bool json;
+  bool writes_json;
   bool asks_for_digests; /* compares the digests that workers report for their files; false: reads
                           * all files */
   clv_stores *stores;
@@ -246,19 +250,20 @@ typedef struct verification {
   clv_exit_code exit_code;
 } verification;
 
-static void note_problem(verification *v, const clv_err *reason) {
+static void update_exit_code(verification *v, const clv_err *reason) {
   clv_exit_code code = clv_run_checkpoints_exit_code(reason);
-  if (clv_stores_is_unreachable(reason) && code == CLV_EXIT_CHECKPOINT) code = CLV_EXIT_CONNECT;
+  if (clv_stores_is_unreachable_error(reason) && code == CLV_EXIT_CHECKPOINT)
+    code = CLV_EXIT_CONNECT;
   if (v->exit_code != CLV_EXIT_DATA) v->exit_code = code;
 }
 
 static void append_problem(const verification *v, const clv_run_checkpoint *c, const char *file,
-                           const char *reason, size_t n_before, clv_bytes *out) {
-  if (!v->json) {
+                           const char *reason, size_t n_earlier_problems, clv_bytes *out) {
+  if (!v->writes_json) {
     clv_bytes_printf(out, "checkpoint-%llu: %s\n", (unsigned long long)c->step, reason);
     return;
   }
-  clv_bytes_puts(out, n_before ? ",{\"file\":" : "{\"file\":");
+  clv_bytes_puts(out, n_earlier_problems ? ",{\"file\":" : "{\"file\":");
   clv_bytes_add_json(out, file);
   clv_bytes_puts(out, ",\"message\":");
   clv_bytes_add_json(out, reason);
@@ -267,15 +272,16 @@ static void append_problem(const verification *v, const clv_run_checkpoint *c, c
 
 /* Compares all files of a checkpoint with its manifest. Appends the problems, and returns their
  * number. */
-static size_t compare_files(verification *v, const clv_run_checkpoint *c, clv_bytes *out) {
+static size_t verify_files(verification *v, const clv_run_checkpoint *c, clv_bytes *out) {
   size_t n = 0;
   for (size_t i = 0; i < c->manifest.n_files && v->exit_code != CLV_EXIT_INTERRUPTED; i++) {
     const clv_manifest_file *f = &c->manifest.files[i];
     clv_err reason;
-    clv_code code = v->asks_for_digests ? clv_stores_ask(v->stores, c->folder, f, &reason)
-                                        : clv_stores_check(v->stores, c->folder, f, &reason);
+    clv_code code = v->asks_for_digests
+                        ? clv_stores_check_reported_digest(v->stores, c->folder, f, &reason)
+                        : clv_stores_check_file(v->stores, c->folder, f, &reason);
     if (code == CLV_OK) continue;
-    note_problem(v, &reason);
+    update_exit_code(v, &reason);
     append_problem(v, c, f->name, reason.text, n++, out);
   }
   return n;
@@ -301,9 +307,9 @@ static void verify_checkpoint(verification *v, const clv_run_checkpoint *c, clv_
   const verification old_result = *v;
   size_t n = 0;
   if (c->manifest.n_files) {
-    n = compare_files(v, c, &problems);
+    n = verify_files(v, c, &problems);
   } else {
-    note_problem(v, &c->problem);
+    update_exit_code(v, &c->problem);
     append_problem(v, c, "MANIFEST.json", c->problem.text, n++, &problems);
   }
   if (has_been_deleted(c)) {
@@ -311,7 +317,7 @@ static void verify_checkpoint(verification *v, const clv_run_checkpoint *c, clv_
     return;
   }
   const char *text = problems.data ? problems.data : "";
-  if (v->json)
+  if (v->writes_json)
     clv_bytes_printf(out, "{\"step\":%llu,\"ok\":%s,\"files\":%zu,\"problems\":[%s]}\n",
                      (unsigned long long)c->step, n ? "false" : "true", c->manifest.n_files, text);
   else if (n)
@@ -331,7 +337,7 @@ clv_exit_code clv_run_checkpoint_verify(const clv_session_config *config,
       clv_run_checkpoints_choose(&l, config->checkpoint.dir, o->checkpoint, &err) != CLV_OK)
     return (clv_exit_code)clv_exit_report(clv_run_checkpoints_exit_code(&err), &err);
   verification v = {
-      .config = config, .json = o->json, .asks_for_digests = o->is_quick, .stores = s};
+      .config = config, .writes_json = o->json, .asks_for_digests = o->is_quick, .stores = s};
   for (size_t i = 0; i < l.n && v.exit_code != CLV_EXIT_INTERRUPTED; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
     bool is_skipped = !o->checkpoint && is_unfinished(&l.list[i]);

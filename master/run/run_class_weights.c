@@ -30,11 +30,11 @@ static void use_weight_list(clv_run *r, const clv_number_list *list) {
 /* Finds the number of classes: the width of the model's last layer. */
 static clv_code count_classes_of_model(const clv_run *r, size_t *ret, clv_err *err) {
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
-  clv_session_config config_without_weights = *r->config;
-  config_without_weights.loss.class_weights = CLV_CLASS_WEIGHTS_GIVEN;
-  CLV_TRY(clv_blueprint_new_of_data(&config_without_weights, r->data.train, &b, err));
-  const clv_shape *out = &b->full_graph->nodes[b->full_graph->output_node].shape;
-  *ret = (size_t)out->dim[out->rank - 1];
+  clv_session_config config_without_class_weights = *r->config;
+  config_without_class_weights.loss.class_weights = CLV_CLASS_WEIGHTS_GIVEN;
+  CLV_TRY(clv_blueprint_new_of_data(&config_without_class_weights, r->data.train, &b, err));
+  const clv_shape *output_shape = &b->full_graph->nodes[b->full_graph->output_node].shape;
+  *ret = (size_t)output_shape->dim[output_shape->rank - 1];
   return CLV_OK;
 }
 

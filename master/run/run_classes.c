@@ -10,7 +10,7 @@
 
 #include "master/run/run_int.h"
 
-enum { MAX_BYTES = 16 << 20, MAX_NAME_LEN = 255 };
+enum { MAX_CLASSES_FILE_BYTES = 16 << 20, MAX_CLASS_NAME_LEN = 255 };
 
 void clv_classes_free(clv_classes *c) {
   if (!c) return;
@@ -21,27 +21,29 @@ void clv_classes_free(clv_classes *c) {
 
 /* Returns true if `name` can be a class name, which is the name of a folder of images. Hidden
  * folders are not classes. */
-static bool can_be_class_name(const char *name) {
+static bool is_valid_class_name(const char *name) {
   size_t n = strlen(name);
   for (const char *p = name; *p; p++)
     if ((unsigned char)*p < 0x20 || *p == 0x7f || *p == '/') return false;
-  return n && n <= MAX_NAME_LEN && name[0] != '.';
+  return n && n <= MAX_CLASS_NAME_LEN && name[0] != '.';
 }
 
-static clv_code fail_damaged_line(const char *label, size_t line, const char *fault, clv_err *err) {
-  return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu %s", label, line, fault);
+static clv_code fail_damaged_line(const char *label, size_t line_number, const char *fault,
+                                  clv_err *err) {
+  return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu %s", label, line_number, fault);
 }
 
-static clv_code split_into_names(clv_classes *c, size_t len, const char *label, clv_err *err) {
+static clv_code split_into_class_names(clv_classes *c, size_t len, const char *label,
+                                       clv_err *err) {
   char *at = c->text, *end = c->text + len;
   for (; at < end; c->n++) {
-    char *stop = memchr(at, '\n', (size_t)(end - at));
-    if (!stop) return fail_damaged_line(label, c->n + 1, "has no end", err);
-    *stop = '\0';
+    char *line_end = memchr(at, '\n', (size_t)(end - at));
+    if (!line_end) return fail_damaged_line(label, c->n + 1, "has no end", err);
+    *line_end = '\0';
     c->names[c->n] = at;
-    if (strlen(at) != (size_t)(stop - at) || !can_be_class_name(at))
+    if (strlen(at) != (size_t)(line_end - at) || !is_valid_class_name(at))
       CLV_TRY(fail_damaged_line(label, c->n + 1, "is no name of a class", err));
-    at = stop + 1;
+    at = line_end + 1;
   }
   return c->n ? CLV_OK : fail_damaged_line(label, 1, "is missing", err);
 }
@@ -66,12 +68,12 @@ static clv_code check_names_unique(const clv_classes *c, const char *label, clv_
 clv_code clv_classes_parse(const char *text, size_t len, const char *label, clv_classes *ret,
                            clv_err *err) {
   CLV_AUTO(clv_classes_free) clv_classes c = {0};
-  size_t lines = 1;
-  for (size_t i = 0; i < len; i++) lines += text[i] == '\n';
+  size_t n_lines = 1;
+  for (size_t i = 0; i < len; i++) n_lines += text[i] == '\n';
   CLV_TRY(clv_alloc(len + 1, 1, &c.text, err));
-  CLV_TRY(clv_alloc(lines, sizeof *c.names, &c.names, err));
+  CLV_TRY(clv_alloc(n_lines, sizeof *c.names, &c.names, err));
   if (len) memcpy(c.text, text, len);
-  CLV_TRY(split_into_names(&c, len, label, err));
+  CLV_TRY(split_into_class_names(&c, len, label, err));
   CLV_TRY(check_names_unique(&c, label, err));
   *ret = c;
   c = (clv_classes){0};
@@ -86,7 +88,7 @@ static clv_code append_classes_path(const char *dir, clv_bytes *ret, clv_err *er
 clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   CLV_TRY(append_classes_path(dir, &path, err));
-  clv_code code = clv_file_read(path.data, MAX_BYTES, &text, err);
+  clv_code code = clv_file_read(path.data, MAX_CLASSES_FILE_BYTES, &text, err);
   if (code == CLV_NOT_FOUND) return CLV_OK; /* a run whose classes have no names writes no file */
   CLV_TRY(code);
   return clv_classes_parse(text.data, text.len, path.data, ret, err);
@@ -96,7 +98,7 @@ static clv_code write_classes(const char *dir, const clv_dataset *d, clv_err *er
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   for (size_t i = 0; i < clv_dataset_class_count(d); i++) {
     const char *name = clv_dataset_class_name(d, i);
-    if (!can_be_class_name(name))
+    if (!is_valid_class_name(name))
       return clv_fail(err, CLV_INVALID,
                       "the folder of class %zu has a control character in its name: rename it", i);
     clv_bytes_printf(&text, "%s\n", name);

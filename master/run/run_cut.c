@@ -11,7 +11,7 @@
 /* The layers of a session and their stages. */
 typedef struct cut {
   clv_graph *graph;
-  uint32_t first[CLV_MAX_STAGES], last[CLV_MAX_STAGES];
+  uint32_t first_layer[CLV_MAX_STAGES], last_layer[CLV_MAX_STAGES];
   clv_bytes text; /* "front at master: layers 0 to 2; back at w1: layer 3" */
 } cut;
 
@@ -24,14 +24,15 @@ static void free_cut(cut *c) {
 static clv_code make_cut(const clv_session_config *c, const clv_model_inputs *inputs, cut *ret,
                          clv_err *err) {
   if (c->n_stages > CLV_MAX_STAGES) return clv_fail(err, CLV_INVALID, "too many stages");
-  CLV_TRY(clv_model_make_graph_of_inputs(c, inputs, &ret->graph, ret->first, ret->last, err));
+  CLV_TRY(clv_model_make_graph_of_inputs(c, inputs, &ret->graph, ret->first_layer, ret->last_layer,
+                                         err));
   for (size_t i = 0; i < c->n_stages; i++) {
     clv_bytes_printf(&ret->text, "%s%s at %s: layer", i ? "; " : "", c->stages[i].name,
                      c->stages[i].at);
-    if (ret->first[i] == ret->last[i])
-      clv_bytes_printf(&ret->text, " %u", ret->first[i]);
+    if (ret->first_layer[i] == ret->last_layer[i])
+      clv_bytes_printf(&ret->text, " %u", ret->first_layer[i]);
     else
-      clv_bytes_printf(&ret->text, "s %u to %u", ret->first[i], ret->last[i]);
+      clv_bytes_printf(&ret->text, "s %u to %u", ret->first_layer[i], ret->last_layer[i]);
   }
   return ret->text.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }

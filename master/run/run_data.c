@@ -20,7 +20,7 @@
 
 #include "master/run/run_int.h"
 
-enum { MAX_BYTES = 1 << 16, PART_TEXT_BYTES = 80, MAX_CHANGES_SHOWN = 3 };
+enum { MAX_DIGESTS_FILE_BYTES = 1 << 16, PART_TEXT_BYTES = 80, MAX_CHANGES_SHOWN = 3 };
 
 /* ---- the file data.digest -------------------------------------------------------------------- */
 
@@ -48,12 +48,12 @@ clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
                                 clv_data_digests *ret, clv_err *err) {
   clv_data_digests digests = {0};
   for (size_t at = 0; at < len; digests.n++) {
-    const char *stop = memchr(text + at, '\n', len - at);
-    if (!stop || digests.n == CLV_MAX_DATA_DIGESTS ||
-        !parse_digest_line(text + at, (size_t)(stop - text) - at, &digests.list[digests.n]))
+    const char *line_end = memchr(text + at, '\n', len - at);
+    if (!line_end || digests.n == CLV_MAX_DATA_DIGESTS ||
+        !parse_digest_line(text + at, (size_t)(line_end - text) - at, &digests.list[digests.n]))
       return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu is not a data digest", label,
                       digests.n + 1);
-    at = (size_t)(stop - text) + 1;
+    at = (size_t)(line_end - text) + 1;
   }
   if (!digests.n) return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: it is empty", label);
   *ret = digests;
@@ -70,7 +70,7 @@ static clv_code read_digests(const char *dir, clv_data_digests *ret, clv_err *er
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   clv_bytes_printf(&path, "%s/" CLV_RUN_DATA_FILE, dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(clv_file_read(path.data, MAX_BYTES, &text, err));
+  CLV_TRY(clv_file_read(path.data, MAX_DIGESTS_FILE_BYTES, &text, err));
   return clv_data_digests_parse(text.data ? text.data : "", text.len, path.data, ret, err);
 }
 
@@ -133,35 +133,37 @@ static clv_code compute_part_digest(const digested_set *s, size_t k, const clv_d
 
 static clv_code compute_set_digests(const digested_set *s, const clv_data_digests *earlier_digests,
                                     clv_data_digests *present_digests, clv_err *err) {
-  static const clv_sha256 no_stamp;
+  static const clv_sha256 zero_digest;
   clv_sha256 stamp_digest;
   clv_data_digest *stamp = NULL;
-  CLV_TRY(clv_dataset_stamp(s->ds, &stamp_digest, err));
-  if (memcmp(&stamp_digest, &no_stamp, sizeof stamp_digest) != 0 && !s->digests_rows_only) {
+  CLV_TRY(clv_dataset_digest_file_stamps(s->ds, &stamp_digest, err));
+  if (memcmp(&stamp_digest, &zero_digest, sizeof stamp_digest) != 0 && !s->digests_rows_only) {
     stamp = append_digest(present_digests, s, "stamp", "", clv_dataset_count(s->ds));
     stamp->digest = stamp_digest;
   }
   for (size_t k = 0; k < clv_dataset_part_count(s->ds) && !s->digests_rows_only; k++)
     CLV_TRY(compute_part_digest(s, k, stamp, earlier_digests, present_digests, err));
-  clv_data_digest *rows = append_digest(present_digests, s, "rows", "", s->rows->n);
-  return clv_subset_digest(s->ds, s->rows, &rows->digest, err);
+  clv_data_digest *rows_digest = append_digest(present_digests, s, "rows", "", s->rows->n);
+  return clv_subset_digest(s->ds, s->rows, &rows_digest->digest, err);
 }
 
 /* A file that affects what the records mean to the model, such as the tokenizer's. */
 typedef struct model_file {
   const char *part, *name; /* name of the line in data.digest; name in messages */
   /* returns the path of the file or of its folder; NULL: the session has none */
-  const char *(*path_of)(const clv_session_config *c);
+  const char *(*get_path)(const clv_session_config *c);
   const char
-      *file_in_folder; /* "/" and the file's name; "": path_of returns the path of the file */
+      *file_in_folder; /* "/" and the file's name; "": get_path returns the path of the file */
 } model_file;
 
-static const char *model_folder(const clv_session_config *c) { return c->model.hf; }
-static const char *tokenizer_file(const clv_session_config *c) { return c->data.tokenizer.file; }
+static const char *get_model_folder(const clv_session_config *c) { return c->model.hf; }
+static const char *get_tokenizer_file(const clv_session_config *c) {
+  return c->data.tokenizer.file;
+}
 
 static const model_file model_files[CLV_DATA_FILES] = {
-    {"model.config", "config.json of model.hf", model_folder, "/config.json"},
-    {"tokenizer.file", "data.tokenizer.file", tokenizer_file, ""}};
+    {"model.config", "config.json of model.hf", get_model_folder, "/config.json"},
+    {"tokenizer.file", "data.tokenizer.file", get_tokenizer_file, ""}};
 
 static const model_file *find_model_file(const char *part) {
   for (size_t i = 0; i < CLV_COUNT(model_files); i++)
@@ -173,10 +175,10 @@ static clv_code compute_file_digest(const clv_session_config *c, const model_fil
                                     clv_data_digests *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_data_digest *p = &ret->list[ret->n];
-  if (!f->path_of(c)) return CLV_OK;
+  if (!f->get_path(c)) return CLV_OK;
   *p = (clv_data_digest){.records = 1};
   snprintf(p->name, sizeof p->name, "%s", f->part);
-  clv_bytes_printf(&path, "%s%s", f->path_of(c), f->file_in_folder);
+  clv_bytes_printf(&path, "%s%s", f->get_path(c), f->file_in_folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_sha256_file(path.data, &p->digest, err));
   ret->n++;
@@ -206,9 +208,9 @@ static clv_code compute_data_digests(clv_run *r, const clv_data_digests *earlier
 
 /* ---- comparing digests ----------------------------------------------------------------------- */
 
-static bool has_suffix(const char *name, const char *ending) {
-  size_t n = strlen(name), k = strlen(ending);
-  return n > k && strcmp(name + n - k, ending) == 0;
+static bool has_suffix(const char *name, const char *suffix) {
+  size_t n = strlen(name), k = strlen(suffix);
+  return n > k && strcmp(name + n - k, suffix) == 0;
 }
 
 /* Appends the name of a part for messages, such as "labels of data.train (y.npy)". */
@@ -218,7 +220,7 @@ static void append_part_name(const clv_run *r, const clv_data_digest *p, clv_byt
   const char *part = p->name + len + 1;
   const model_file *file = find_model_file(p->name);
   if (file) {
-    clv_bytes_printf(out, "%s (%s)", file->name, file->path_of(r->config));
+    clv_bytes_printf(out, "%s (%s)", file->name, file->get_path(r->config));
     return;
   }
   if (strncmp(part, "input.", 6) == 0) part += 6;
@@ -233,7 +235,7 @@ static void append_part_name(const clv_run *r, const clv_data_digest *p, clv_byt
       }
 }
 
-static bool has_set(const clv_data_digests *digests, const char *name) {
+static bool has_digest_of_set(const clv_data_digests *digests, const char *name) {
   size_t len = strcspn(name, ".") + 1;
   for (size_t i = 0; i < digests->n; i++)
     if (strncmp(digests->list[i].name, name, len) == 0) return true;
@@ -242,11 +244,11 @@ static bool has_set(const clv_data_digests *digests, const char *name) {
 
 /* Returns true if a part differs from `earlier_digests`. A part does not count as changed if
  * `earlier_digests` has no part of its set, for example because the user has added a test set. */
-static bool has_changed(const clv_data_digests *earlier_digests,
-                        const clv_data_digest *present_digest) {
+static bool has_digest_changed(const clv_data_digests *earlier_digests,
+                               const clv_data_digest *present_digest) {
   const clv_data_digest *earlier_digest = find_digest(earlier_digests, present_digest->name);
   if (has_suffix(present_digest->name, ".stamp")) return false;
-  if (!earlier_digest) return has_set(earlier_digests, present_digest->name);
+  if (!earlier_digest) return has_digest_of_set(earlier_digests, present_digest->name);
   return earlier_digest->records != present_digest->records ||
          memcmp(&earlier_digest->digest, &present_digest->digest, sizeof earlier_digest->digest);
 }
@@ -283,7 +285,7 @@ static bool is_due_to_changed_records(const clv_run *r, const clv_data_digests *
   for (size_t i = 0; i < r->data_digests.n; i++) {
     const clv_data_digest *p = &r->data_digests.list[i];
     bool is_of_same_set = is_test == (strncmp(p->name, "test.", 5) == 0);
-    if (is_of_same_set && !has_suffix(p->name, ".rows") && has_changed(earlier_digests, p))
+    if (is_of_same_set && !has_suffix(p->name, ".rows") && has_digest_changed(earlier_digests, p))
       return true;
   }
   return false;
@@ -304,7 +306,7 @@ static size_t list_changes(clv_run *r, const clv_data_digests *earlier_digests, 
   for (size_t i = 0; i < r->data_digests.n; i++) {
     const clv_data_digest *present_digest = &r->data_digests.list[i],
                           *earlier_digest = find_digest(earlier_digests, present_digest->name);
-    if (!has_changed(earlier_digests, present_digest) ||
+    if (!has_digest_changed(earlier_digests, present_digest) ||
         is_due_to_changed_records(r, earlier_digests, present_digest))
       continue;
     if (n < MAX_CHANGES_SHOWN) {
@@ -321,8 +323,8 @@ static size_t list_changes(clv_run *r, const clv_data_digests *earlier_digests, 
 static clv_code compare_digests(clv_run *r, const clv_data_digests *earlier_digests, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t n = list_changes(r, earlier_digests, &text);
-  const clv_data_digest *rows = find_digest(earlier_digests, "train.rows");
-  r->n_records_at_begin = rows ? rows->records : 0;
+  const clv_data_digest *earlier_rows_digest = find_digest(earlier_digests, "train.rows");
+  r->n_records_at_begin = earlier_rows_digest ? earlier_rows_digest->records : 0;
   r->has_other_data = n > 0;
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (!n || r->o->accept_data) return CLV_OK;
@@ -398,8 +400,8 @@ static bool lacks_some_digest(const clv_data_digests *earlier_digests,
 }
 
 /* Warns of files whose digest the run does not have, or that have changed and were accepted. */
-static void warn_of_files(const clv_run *r, const clv_data_digests *earlier_digests,
-                          const char *changes) {
+static void warn_of_changed_files(const clv_run *r, const clv_data_digests *earlier_digests,
+                                  const char *changes_text) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   if (lacks_some_digest(earlier_digests, &r->data_digests))
     clv_bytes_printf(
@@ -409,7 +411,7 @@ static void warn_of_files(const clv_run *r, const clv_data_digests *earlier_dige
         r->dir.data);
   else if (r->has_other_data)
     clv_bytes_printf(&text, "differs from the begin of the run in %s, and is accepted: %s",
-                     r->dir.data, changes);
+                     r->dir.data, changes_text);
   if (text.len && !text.failed) clv_run_warn(r, CLV_LOG_WARN, "data", text.data);
 }
 
@@ -433,7 +435,7 @@ clv_code clv_run_compare_files(clv_run *r, clv_err *err) {
                     "differs from the begin of the run in %s: %s; restore the old files, or pass "
                     "--accept-data to continue with the present ones",
                     r->dir.data, text.data);
-  warn_of_files(r, &earlier_digests, text.data);
+  warn_of_changed_files(r, &earlier_digests, text.data);
   return CLV_OK;
 }
 
@@ -461,7 +463,7 @@ clv_code clv_run_compare_model_config(const char *dir, const clv_session_config 
   const model_file *f = find_model_file("model.config");
   clv_data_digests present_digests = {0}, earlier_digests = {0};
   clv_err reason;
-  if (!f->path_of(c)) return CLV_OK;
+  if (!f->get_path(c)) return CLV_OK;
   CLV_TRY(compute_file_digest(c, f, &present_digests, err));
   clv_code code = read_digests(dir, &earlier_digests, &reason);
   const clv_data_digest *earlier_digest = find_digest(&earlier_digests, f->part);

@@ -10,8 +10,8 @@
 
 #include "master/run/run_int.h"
 
-#define LOW_SHARE 0.025
-#define HIGH_SHARE 0.975
+#define LOW_QUANTILE 0.025
+#define HIGH_QUANTILE 0.975
 
 static bool has_dropout(const clv_node *n) {
   bool may_drop =
@@ -21,20 +21,21 @@ static bool has_dropout(const clv_node *n) {
 
 clv_code clv_run_check_dropout(const clv_run *r, clv_err *err) {
   const clv_graph *g = r->blueprint->full_graph;
-  bool any = false;
+  bool has_any_dropout = false;
   if (!r->o->dropout_samples) return CLV_OK;
   if (r->config->data.format == CLV_FORMAT_DOCUMENTS)
     return clv_fail(err, CLV_INVALID,
                     "--dropout-samples does not go with data.format: documents, whose predictions "
                     "are of pages: leave it out");
   for (int i = 0; i < g->n_nodes; i++) {
-    any |= has_dropout(&g->nodes[i]);
+    has_any_dropout |= has_dropout(&g->nodes[i]);
     if (g->nodes[i].op == CLV_OP_BATCHNORM)
       return clv_fail(err, CLV_INVALID,
                       "--dropout-samples computes as in training, where batchnorm uses the records "
                       "of a batch: leave it out for this model");
   }
-  return any ? CLV_OK
+  return has_any_dropout
+             ? CLV_OK
              : clv_fail(err, CLV_INVALID,
                         "--dropout-samples: no layer of the model has dropout: leave it out");
 }
@@ -44,11 +45,11 @@ static int compare_floats(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-double clv_percentile(const float *sorted, size_t n, double share) {
-  double at = share * (double)(n - 1);
+double clv_percentile(const float *sorted, size_t n, double quantile) {
+  double at = quantile * (double)(n - 1);
   size_t index_below = (size_t)at, index_above = CLV_MIN(index_below + 1, n - 1);
-  double low = (double)sorted[index_below];
-  return low + (at - (double)index_below) * ((double)sorted[index_above] - low);
+  double value_below = (double)sorted[index_below];
+  return value_below + (at - (double)index_below) * ((double)sorted[index_above] - value_below);
 }
 
 /* Computes mean and interval of each value over n passes. */
@@ -67,8 +68,8 @@ static clv_code summarize_passes(clv_tensor *const *passes, size_t n, clv_interv
     }
     qsort(values, n, sizeof *values, compare_floats);
     ((float *)ret->mean->data)[i] = (float)(sum / (double)n);
-    ((float *)ret->low->data)[i] = (float)clv_percentile(values, n, LOW_SHARE);
-    ((float *)ret->high->data)[i] = (float)clv_percentile(values, n, HIGH_SHARE);
+    ((float *)ret->low->data)[i] = (float)clv_percentile(values, n, LOW_QUANTILE);
+    ((float *)ret->high->data)[i] = (float)clv_percentile(values, n, HIGH_QUANTILE);
   }
   return CLV_OK;
 }
@@ -92,14 +93,15 @@ static void free_pass_outputs(pass_list *p) {
   free(p->list);
 }
 
-/* Computes the passes after the first one, whose outputs are `first`. */
-static clv_code compute_passes(clv_run *r, clv_tensor *first, pass_list *ret, clv_err *err) {
-  clv_step_result ignored;
+/* Computes the passes after the first one, whose outputs are `first_outputs`. */
+static clv_code compute_passes(clv_run *r, clv_tensor *first_outputs, pass_list *ret,
+                               clv_err *err) {
+  clv_step_result ignored_result;
   CLV_TRY(clv_alloc((size_t)r->o->dropout_samples, sizeof(clv_tensor *), &ret->list, err));
-  ret->list[ret->n++] = clv_tensor_ref(first);
+  ret->list[ret->n++] = clv_tensor_ref(first_outputs);
   while (ret->n < r->o->dropout_samples) {
     clv_trainer_set_dropout_pass(r->trainer, ret->n + 1);
-    CLV_TRY(clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, NULL, &ignored,
+    CLV_TRY(clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, NULL, &ignored_result,
                              &ret->list[ret->n], err));
     ret->n++;
   }
@@ -109,14 +111,14 @@ static clv_code compute_passes(clv_run *r, clv_tensor *first, pass_list *ret, cl
 clv_code clv_run_sample_dropout(clv_run *r, clv_tensor **outputs, clv_interval_tensors *ret,
                                 clv_err *err) {
   CLV_AUTO(free_pass_outputs) pass_list passes = {.n = 0};
-  CLV_AUTO(clv_interval_tensors_done) clv_interval_tensors of_outputs = {NULL};
+  CLV_AUTO(clv_interval_tensors_done) clv_interval_tensors output_intervals = {NULL};
   CLV_TRY(compute_passes(r, *outputs, &passes, err));
-  CLV_TRY(summarize_passes(passes.list, passes.n, &of_outputs, err));
+  CLV_TRY(summarize_passes(passes.list, passes.n, &output_intervals, err));
   clv_tensor_unref(*outputs);
-  *outputs = clv_tensor_ref(of_outputs.mean); /* the class is that of the mean outputs */
+  *outputs = clv_tensor_ref(output_intervals.mean); /* the class is that of the mean outputs */
   for (size_t i = 0; r->o->probabilities && i < passes.n; i++) {
     clv_tensor *probabilities;
-    CLV_TRY(clv_run_probabilities(r->config, passes.list[i], &probabilities, err));
+    CLV_TRY(clv_run_compute_probabilities(r->config, passes.list[i], &probabilities, err));
     clv_tensor_unref(passes.list[i]);
     passes.list[i] = probabilities;
   }

@@ -14,8 +14,8 @@ static bool has_escrow(const clv_session_config *c) { return c->checkpoint.escro
 
 /* ---- the place of the sealed copies ---------------------------------------------------------- */
 
-clv_code clv_run_escrow_place(const clv_session_config *config, char ret_id[33],
-                              clv_escrow_place *ret, clv_err *err) {
+clv_code clv_run_find_escrow_location(const clv_session_config *config, char ret_id[33],
+                                      clv_escrow_location *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   CLV_AUTO(clv_run_record_clear) clv_run_record record = {0};
   clv_bytes_printf(&path, "%s/run.json", config->checkpoint.dir);
@@ -24,7 +24,7 @@ clv_code clv_run_escrow_place(const clv_session_config *config, char ret_id[33],
   CLV_TRY(clv_run_record_parse(text.data, text.len, path.data, &record, err));
   if (!record.id[0]) return clv_fail(err, CLV_NOT_FOUND, "%s: has no id of the run", path.data);
   memcpy(ret_id, record.id, 33);
-  *ret = (clv_escrow_place){config->checkpoint.escrow.dir, ret_id};
+  *ret = (clv_escrow_location){config->checkpoint.escrow.dir, ret_id};
   return CLV_OK;
 }
 
@@ -33,55 +33,57 @@ static double seconds_since(uint64_t wall_ms) {
   return now_ms > wall_ms ? (double)(now_ms - wall_ms) / 1e3 : 0;
 }
 
-bool clv_run_find_escrow(const clv_session_config *config, clv_status_escrow *ret,
-                         char text[CLV_ERR_TEXT]) {
-  clv_escrow_place place;
+bool clv_run_read_escrow_status(const clv_session_config *config, clv_status_escrow *ret,
+                                char text[CLV_ERR_TEXT]) {
+  clv_escrow_location location;
   clv_escrow_state s = {.step = CLV_CHECKPOINT_NONE};
   char id[33];
   if (!has_escrow(config)) return false;
-  if (clv_run_escrow_place(config, id, &place, NULL) == CLV_OK) clv_escrow_read_state(&place, &s);
+  if (clv_run_find_escrow_location(config, id, &location, NULL) == CLV_OK)
+    clv_escrow_read_state(&location, &s);
   snprintf(text, CLV_ERR_TEXT, "%s", s.error);
   *ret = (clv_status_escrow){.has_copy = s.step != CLV_CHECKPOINT_NONE,
                              .step = s.step,
                              .bytes = s.bytes,
-                             .age_s = seconds_since(s.wall_ms),
+                             .age_s = seconds_since(s.completed_wall_ms),
                              .last_error = {text, seconds_since(s.error_wall_ms)}};
   return true;
 }
 
 clv_code clv_run_escrow_remove(const clv_session_config *config, uint64_t step, clv_err *err) {
-  clv_escrow_place place;
+  clv_escrow_location location;
   char id[33];
-  if (!has_escrow(config) || clv_run_escrow_place(config, id, &place, NULL) != CLV_OK)
+  if (!has_escrow(config) || clv_run_find_escrow_location(config, id, &location, NULL) != CLV_OK)
     return CLV_OK;
-  return clv_escrow_remove(&place, step, err);
+  return clv_escrow_remove_copy(&location, step, err);
 }
 
 clv_code clv_run_escrow_remove_later(const clv_session_config *config, uint64_t step,
                                      clv_err *err) {
-  clv_escrow_place place;
+  clv_escrow_location location;
   char id[33];
-  if (!has_escrow(config) || clv_run_escrow_place(config, id, &place, NULL) != CLV_OK)
+  if (!has_escrow(config) || clv_run_find_escrow_location(config, id, &location, NULL) != CLV_OK)
     return CLV_OK;
-  uint64_t newest = clv_escrow_newest_step(&place);
-  return newest != CLV_CHECKPOINT_NONE && newest > step ? clv_escrow_remove(&place, newest, err)
-                                                        : CLV_OK;
+  uint64_t newest_step = clv_escrow_newest_step(&location);
+  return newest_step != CLV_CHECKPOINT_NONE && newest_step > step
+             ? clv_escrow_remove_copy(&location, newest_step, err)
+             : CLV_OK;
 }
 
 /* ---- the key of the sealed copies ------------------------------------------------------------ */
 
 /* Makes a key for sealed copies. Fails if there is a copy that was sealed with another key, which
  * is missing now. */
-static clv_code make_key(clv_run *r, const clv_escrow_place *place, clv_err *err) {
+static clv_code create_escrow_key(clv_run *r, const clv_escrow_location *location, clv_err *err) {
   const char *path = r->config->checkpoint.escrow.key;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char id[17];
-  if (clv_escrow_key_id(place, id, NULL) == CLV_OK)
+  if (clv_escrow_key_id(location, id, NULL) == CLV_OK)
     return clv_fail(err, CLV_INVALID,
                     "checkpoint.escrow.key: %s does not exist, and the copies in %s/%s are sealed "
                     "with key %s: put the key back, or move the copies away, which nothing else "
                     "can read",
-                    path, place->dir, place->id, id);
+                    path, location->dir, location->id, id);
   CLV_TRY(clv_seal_key_create(path, &r->escrow_key, err));
   clv_bytes_printf(&text,
                    "made the key %s in %s for checkpoint.escrow: store a second copy of the file "
@@ -91,58 +93,59 @@ static clv_code make_key(clv_run *r, const clv_escrow_place *place, clv_err *err
   return CLV_OK;
 }
 
-static clv_code check_key(const clv_run *r, const clv_escrow_place *place, clv_err *err) {
+static clv_code check_escrow_key(const clv_run *r, const clv_escrow_location *location,
+                                 clv_err *err) {
   char id[17];
-  if (clv_escrow_key_id(place, id, NULL) != CLV_OK || strcmp(id, r->escrow_key.id) == 0)
+  if (clv_escrow_key_id(location, id, NULL) != CLV_OK || strcmp(id, r->escrow_key.id) == 0)
     return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "checkpoint.escrow.key: the copies in %s/%s are sealed with key %s, and %s holds "
                   "key %s: put the other key back, or move the copies away",
-                  place->dir, place->id, id, r->escrow_key.path, r->escrow_key.id);
+                  location->dir, location->id, id, r->escrow_key.path, r->escrow_key.id);
 }
 
 clv_code clv_run_escrow_open(clv_run *r, clv_err *err) {
-  clv_escrow_place place;
+  clv_escrow_location location;
   char id[33];
   if (!has_escrow(r->config) || r->escrow_key.path) return CLV_OK;
-  CLV_TRY(clv_run_escrow_place(r->config, id, &place, err));
+  CLV_TRY(clv_run_find_escrow_location(r->config, id, &location, err));
   clv_code code = clv_seal_key_read(r->config->checkpoint.escrow.key, &r->escrow_key, err);
-  if (code == CLV_NOT_FOUND) return make_key(r, &place, err);
+  if (code == CLV_NOT_FOUND) return create_escrow_key(r, &location, err);
   if (code != CLV_OK) return clv_fail(err, CLV_INVALID, "checkpoint.escrow.key: %s", err->text);
-  return check_key(r, &place, err);
+  return check_escrow_key(r, &location, err);
 }
 
 /* ---- sealing while training ------------------------------------------------------------------ */
 
 clv_code clv_run_escrow_start(clv_run *r, clv_err *err) {
-  clv_escrow_place place;
+  clv_escrow_location location;
   char id[33];
   if (!has_escrow(r->config) || r->escrow) return CLV_OK;
-  CLV_TRY(clv_run_escrow_place(r->config, id, &place, err));
-  return clv_escrow_start(r->config, &place, &r->escrow_key, r->dir.data, &r->escrow, err);
+  CLV_TRY(clv_run_find_escrow_location(r->config, id, &location, err));
+  return clv_escrow_start(r->config, &location, &r->escrow_key, r->dir.data, &r->escrow, err);
 }
 
 /* Passes the progress of the sealing thread to the metrics. */
-static void update_metrics(const clv_run *r) {
+static void update_escrow_metrics(const clv_run *r) {
   clv_escrow_progress p;
   if (!r->escrow) return;
   clv_escrow_get_progress(r->escrow, &p);
   uint64_t step = p.step == CLV_CHECKPOINT_NONE ? 0 : p.step;
-  clv_run_metrics_escrow(r->metrics, step, p.bytes, p.wall_ms, p.n_failures);
+  clv_run_metrics_note_escrow(r->metrics, step, p.bytes, p.completed_wall_ms, p.n_failures);
 }
 
-void clv_run_escrow_print(const clv_run *r) {
+void clv_run_print_escrow_notes(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
-  update_metrics(r);
+  update_escrow_metrics(r);
   clv_escrow_take_notes(r->escrow, &notes);
-  char *rest = notes.data;
-  for (char *line; rest && (line = strsep(&rest, "\n")) != NULL;)
+  char *remaining_notes = notes.data;
+  for (char *line; remaining_notes && (line = strsep(&remaining_notes, "\n")) != NULL;)
     if (*line) clv_run_warn(r, CLV_LOG_INFO, "escrow", line);
 }
 
 void clv_run_escrow_stop(clv_run *r) {
   if (!r) return;
-  if (r->escrow) clv_run_escrow_print(r);
+  if (r->escrow) clv_run_print_escrow_notes(r);
   clv_escrow_stop(clv_steal(&r->escrow));
 }
 
@@ -153,21 +156,22 @@ void clv_run_escrow_stop(clv_run *r) {
 static clv_code note_orphan_files(const char *dir, uint64_t step, clv_err *err) {
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   if (clv_checkpoint_read_manifest(dir, step, &m, NULL) != CLV_OK) return CLV_OK;
-  return clv_orphans_add(dir, &m, err);
+  return clv_orphans_add_manifest_files(dir, &m, err);
 }
 
 clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *err) {
-  clv_escrow_place place;
+  clv_escrow_location location;
   char id[33], text[200];
   *ret = false;
   if (!has_escrow(r->config)) return CLV_OK;
-  CLV_TRY(clv_run_escrow_place(r->config, id, &place, err));
-  uint64_t newest_step = clv_escrow_newest_step(&place);
+  CLV_TRY(clv_run_find_escrow_location(r->config, id, &location, err));
+  uint64_t newest_step = clv_escrow_newest_step(&location);
   if (newest_step == CLV_CHECKPOINT_NONE || (step != CLV_CHECKPOINT_NONE && newest_step <= step))
     return CLV_OK;
   clv_run_escrow_stop(r); /* otherwise the thread would read files that this function is writing */
   CLV_TRY(note_orphan_files(r->dir.data, newest_step, err));
-  clv_code code = clv_escrow_restore(&place, &r->escrow_key, r->dir.data, &newest_step, err);
+  clv_code code =
+      clv_escrow_restore_checkpoint(&location, &r->escrow_key, r->dir.data, &newest_step, err);
   if (code != CLV_OK) return clv_err_prefix(err, "the sealed copy of a checkpoint cannot be used");
   snprintf(text, sizeof text,
            "escrow: checkpoint-%llu is restored from its sealed copy, since its files are lost",
@@ -181,15 +185,15 @@ clv_code clv_run_escrow_fetch(const clv_session_config *config, uint64_t step, b
                               clv_err *err) {
   CLV_AUTO(clv_seal_key_done) clv_seal_key key = {0};
   const char *dir = config->checkpoint.dir;
-  clv_escrow_place place;
+  clv_escrow_location location;
   char id[33];
   *ret = false;
-  if (!has_escrow(config) || clv_run_escrow_place(config, id, &place, NULL) != CLV_OK ||
-      clv_escrow_newest_step(&place) != step)
+  if (!has_escrow(config) || clv_run_find_escrow_location(config, id, &location, NULL) != CLV_OK ||
+      clv_escrow_newest_step(&location) != step)
     return CLV_OK;
   clv_code code = clv_seal_key_read(config->checkpoint.escrow.key, &key, err);
   if (code == CLV_OK) code = note_orphan_files(dir, step, err);
-  if (code == CLV_OK) code = clv_escrow_restore(&place, &key, dir, &step, err);
+  if (code == CLV_OK) code = clv_escrow_restore_checkpoint(&location, &key, dir, &step, err);
   *ret = code == CLV_OK;
   if (code != CLV_NOT_FOUND && code != CLV_DENIED) return code;
   return clv_fail(err, CLV_INVALID, "checkpoint.escrow.key: %s", err->text);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Exports a checkpoint: clv_export_adapters, clv_export_merged and clv_export_hf. Adapters are
- * found by the names of their tensors. The scale of an adapter follows from the session file in the
- * checkpoint.
+ * Exports a checkpoint: clv_export_adapters, clv_export_merged_weights and clv_export_hf_folder.
+ * Adapters are found by the names of their tensors. The scale of an adapter follows from the
+ * session file in the checkpoint.
  */
 #include <fnmatch.h>
 #include <math.h>
@@ -14,41 +14,40 @@
 #include "common/model/hf/hf.h"
 #include "master/run/run_int.h"
 
-static const char session_file[] = "session.effective.yaml", matrix_a[] = ".lora_A.weight",
-                  matrix_b[] = ".lora_B.weight";
+static const char session_file[] = "session.effective.yaml", lora_a_suffix[] = ".lora_A.weight",
+                  lora_b_suffix[] = ".lora_B.weight";
 enum { MAX_SESSION_BYTES = 16 << 20 };
 
 /* A checkpoint with all its tensors, and the tensors to write. */
-typedef struct export {
+typedef struct export_work {
   const clv_checkpoint *c;
   clv_session_config *session;
   uint32_t n_stages;
   /* family of model.hf, which decides the names in peft's files; -1: as in the session */
   int family;
   clv_weights_file **stage_files; /* [n_stages] file of each stage's weights */
-  /* [n] tensors to write; `allocated` has their names and merged values */
+  /* [n] tensors to write; `allocated_blocks` has their names and merged values */
   clv_weights_tensor *tensors;
-  size_t n, n_allocated;
-  void **allocated;
+  size_t n, n_allocated_blocks;
+  void **allocated_blocks;
   /* [n_ledger_items] names of merged tensors of stages that are at workers */
   clv_ledger_item *ledger_items;
   size_t n_ledger_items, cap_ledger_items;
-}
-export;
+} export_work;
 
-static void free_export(export *x) {
+static void free_export(export_work *x) {
   for (uint32_t i = 0; x->stage_files && i < x->n_stages; i++) clv_weights_close(x->stage_files[i]);
-  for (size_t i = 0; i < x->n_allocated; i++) free(x->allocated[i]);
+  for (size_t i = 0; i < x->n_allocated_blocks; i++) free(x->allocated_blocks[i]);
   clv_session_config_free(x->session);
   free(x->stage_files);
   free(x->tensors);
-  free(x->allocated);
+  free(x->allocated_blocks);
   free(x->ledger_items);
 }
 
 /* ---- reading the checkpoint ------------------------------------------------------------------ */
 
-static clv_code read_session(export *x, clv_err *err) {
+static clv_code read_session(export_work *x, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_checkpoint_read_file(x->c, session_file, &text, err));
   if (text.len > MAX_SESSION_BYTES)
@@ -59,7 +58,7 @@ static clv_code read_session(export *x, clv_err *err) {
                   x->session->n_stages, x->n_stages);
 }
 
-static clv_code open_all_tensors(export *x, clv_err *err) {
+static clv_code open_all_tensors(export_work *x, clv_err *err) {
   size_t max_tensors = 0;
   x->n_stages = clv_checkpoint_manifest(x->c)->stages;
   CLV_TRY(read_session(x, err));
@@ -69,7 +68,7 @@ static clv_code open_all_tensors(export *x, clv_err *err) {
     max_tensors += clv_weights_n_entries(x->stage_files[i]);
   }
   CLV_TRY(clv_alloc(2 * max_tensors, sizeof *x->tensors, &x->tensors, err));
-  return clv_alloc(4 * max_tensors, sizeof(void *), &x->allocated, err);
+  return clv_alloc(4 * max_tensors, sizeof(void *), &x->allocated_blocks, err);
 }
 
 /* Returns value i of a tensor, whose data may be unaligned. */
@@ -86,13 +85,13 @@ static float read_value(const clv_weights_entry *e, size_t i) {
 }
 
 /* Adds a bf16 tensor to the list as f32, because config.json gives f32 as the type. */
-static clv_code add_tensor_as_f32(export *x, const clv_weights_entry *e, const char *name,
+static clv_code add_tensor_as_f32(export_work *x, const clv_weights_entry *e, const char *name,
                                   clv_err *err) {
   size_t n;
   float *values;
   CLV_TRY(clv_shape_numel(&e->shape, &n, err));
   CLV_TRY(clv_alloc(n, sizeof *values, &values, err));
-  x->allocated[x->n_allocated++] = values;
+  x->allocated_blocks[x->n_allocated_blocks++] = values;
   for (size_t i = 0; i < n; i++) values[i] = read_value(e, i);
   x->tensors[x->n++] = (clv_weights_tensor){name, CLV_F32, e->shape, values};
   return CLV_OK;
@@ -100,15 +99,15 @@ static clv_code add_tensor_as_f32(export *x, const clv_weights_entry *e, const c
 
 /* Adds a tensor to the list of tensors to write. prefix "": under its own name; otherwise under
  * `prefix` and the name that peft uses. */
-static clv_code add_tensor(export *x, const clv_weights_entry *e, const char *prefix,
+static clv_code add_tensor(export_work *x, const clv_weights_entry *e, const char *prefix,
                            clv_err *err) {
   char peft_name[CLV_PEFT_PARAM];
-  const char *file_name = *prefix ? clv_model_peft_name(x->family, e->name, peft_name) : e->name;
-  size_t len = strlen(prefix) + strlen(file_name) + 1;
+  const char *tensor_name = *prefix ? clv_model_peft_name(x->family, e->name, peft_name) : e->name;
+  size_t len = strlen(prefix) + strlen(tensor_name) + 1;
   char *name;
   CLV_TRY(clv_alloc(len, 1, &name, err));
-  snprintf(name, len, "%s%s", prefix, file_name);
-  x->allocated[x->n_allocated++] = name;
+  snprintf(name, len, "%s%s", prefix, tensor_name);
+  x->allocated_blocks[x->n_allocated_blocks++] = name;
   if (e->dtype == CLV_BF16) return add_tensor_as_f32(x, e, name, err);
   x->tensors[x->n++] = (clv_weights_tensor){name, e->dtype, e->shape, e->data};
   return CLV_OK;
@@ -124,7 +123,7 @@ static double adapter_scale(const clv_lora_config *l) {
 }
 
 /* Checks that config.json of model.hf is the one that the run of the checkpoint has read. */
-static clv_code compare_model_config(const export *x, bool accepts_change, clv_err *err) {
+static clv_code compare_model_config(const export_work *x, bool accepts_change, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes run = {0}, notes = {0};
   CLV_AUTO(clv_freep) char *dir = NULL;
   clv_bytes_printf(&run, "%s/..", clv_checkpoint_path(x->c));
@@ -139,14 +138,14 @@ static clv_code compare_model_config(const export *x, bool accepts_change, clv_e
 
 /* ---- export for peft ------------------------------------------------------------------------- */
 
-typedef struct names {
+typedef struct name_set {
   const char **list;
   size_t n;
-} names;
+} name_set;
 
-static void free_names(names *s) { free(s->list); }
+static void free_names(name_set *s) { free(s->list); }
 
-static void add_name(names *s, const char *name) {
+static void add_name(name_set *s, const char *name) {
   for (size_t i = 0; i < s->n; i++)
     if (strcmp(s->list[i], name) == 0) return;
   s->list[s->n++] = name;
@@ -155,19 +154,19 @@ static void add_name(names *s, const char *name) {
 /* Finds the module that contains a parameter and was trained without an adapter: a module that
  * `lora.train` names, or, in a stage without adapters, the parameter's own module. *ret NULL: the
  * parameter was not trained. */
-static clv_code find_module(export *x, uint32_t stage, const char *param, const char **ret,
-                            clv_err *err) {
+static clv_code find_module(export_work *x, uint32_t stage, const char *param_name,
+                            const char **ret, clv_err *err) {
   const clv_stage_spec *s = &x->session->stages[stage];
-  const clv_text_list *frozen = &x->session->train.freeze;
+  const clv_text_list *frozen_patterns = &x->session->train.freeze;
   char *peft_name;
   *ret = NULL;
-  for (size_t i = 0; i < frozen->n; i++)
-    if (fnmatch(frozen->items[i], param, 0) == 0) return CLV_OK;
+  for (size_t i = 0; i < frozen_patterns->n; i++)
+    if (fnmatch(frozen_patterns->items[i], param_name, 0) == 0) return CLV_OK;
   for (size_t i = 0; i < s->lora.train.n && !*ret; i++)
-    if (clv_name_is_in_module(param, s->lora.train.items[i])) *ret = s->lora.train.items[i];
+    if (clv_name_is_in_module(param_name, s->lora.train.items[i])) *ret = s->lora.train.items[i];
   if (*ret || s->lora.targets.n || s->freeze) return CLV_OK;
-  CLV_TRY(clv_strdup(param, &peft_name, err));
-  x->allocated[x->n_allocated++] = peft_name;
+  CLV_TRY(clv_strdup(param_name, &peft_name, err));
+  x->allocated_blocks[x->n_allocated_blocks++] = peft_name;
   char *dot = strrchr(peft_name, '.');
   if (dot) *dot = '\0';
   *ret = peft_name;
@@ -175,59 +174,63 @@ static clv_code find_module(export *x, uint32_t stage, const char *param, const 
 }
 
 /* Adds a module to the list modules_to_save, under the name that peft uses. */
-static clv_code add_module(export *x, names *modules_to_save, const char *module, clv_err *err) {
+static clv_code add_module(export_work *x, name_set *modules_to_save, const char *module_name,
+                           clv_err *err) {
   char peft_name[CLV_PEFT_PARAM], *name;
-  CLV_TRY(clv_strdup(clv_model_peft_name(x->family, module, peft_name), &name, err));
-  x->allocated[x->n_allocated++] = name;
+  CLV_TRY(clv_strdup(clv_model_peft_name(x->family, module_name, peft_name), &name, err));
+  x->allocated_blocks[x->n_allocated_blocks++] = name;
   add_name(modules_to_save, name);
   return CLV_OK;
 }
 
 /* Adds the rank or alpha of a layer to peft's exceptions, if it differs from that of the first
  * stage with adapters. */
-static clv_code add_layer_exception(clv_peft *p, const clv_lora_config *l, const char *layer,
+static clv_code add_layer_exception(clv_peft *p, const clv_lora_config *l, const char *layer_name,
                                     clv_err *err) {
-  double root = p->rslora ? sqrt((double)l->r) : (double)l->r, alpha = adapter_scale(l) * root;
+  double rank_divisor = p->rslora ? sqrt((double)l->r) : (double)l->r,
+         alpha = adapter_scale(l) * rank_divisor;
   int64_t r = (int64_t)l->r;
   if (r == p->r && alpha == p->alpha) return CLV_OK;
-  return clv_peft_set_layer(p, layer, r == p->r ? 0 : r, alpha == p->alpha ? 0 : alpha, err);
+  return clv_peft_set_layer(p, layer_name, r == p->r ? 0 : r, alpha == p->alpha ? 0 : alpha, err);
 }
 
-static clv_code add_adapter(export *x, const clv_lora_config *l, const clv_weights_entry *e,
-                            clv_peft *p, names *targets, clv_err *err) {
+static clv_code add_adapter(export_work *x, const clv_lora_config *l, const clv_weights_entry *e,
+                            clv_peft *p, name_set *target_modules, clv_err *err) {
   CLV_TRY(add_tensor(x, e, CLV_PEFT_PREFIX, err));
-  if (!has_suffix(e->name, matrix_a)) return CLV_OK;
-  char *layer;
+  if (!has_suffix(e->name, lora_a_suffix)) return CLV_OK;
+  char *layer_name;
   char peft_name[CLV_PEFT_PARAM];
-  CLV_TRY(clv_strdup(clv_model_peft_name(x->family, e->name, peft_name), &layer, err));
-  x->allocated[x->n_allocated++] = layer;
-  layer[strlen(layer) - (sizeof matrix_a - 1)] = '\0';
-  targets->list[targets->n++] = layer;
-  return add_layer_exception(p, l, layer, err);
+  CLV_TRY(clv_strdup(clv_model_peft_name(x->family, e->name, peft_name), &layer_name, err));
+  x->allocated_blocks[x->n_allocated_blocks++] = layer_name;
+  layer_name[strlen(layer_name) - (sizeof lora_a_suffix - 1)] = '\0';
+  target_modules->list[target_modules->n++] = layer_name;
+  return add_layer_exception(p, l, layer_name, err);
 }
 
-static clv_code add_stage_for_peft(export *x, uint32_t i, clv_peft *p, names *targets,
-                                   names *modules_to_save, clv_err *err) {
+static clv_code add_stage_for_peft(export_work *x, uint32_t i, clv_peft *p,
+                                   name_set *target_modules, name_set *modules_to_save,
+                                   clv_err *err) {
   const clv_lora_config *l = &x->session->stages[i].lora;
   const clv_weights_entry *e = clv_weights_entries(x->stage_files[i]);
-  const char *module;
-  if (l->targets.n && !targets->n)
+  const char *module_name;
+  if (l->targets.n && !target_modules->n)
     *p = (clv_peft){
         .r = (int64_t)l->r, .alpha = l->alpha, .dropout = l->dropout, .rslora = l->rslora};
   for (size_t k = 0; k < clv_weights_n_entries(x->stage_files[i]); k++) {
     if (clv_name_is_of_adapter(e[k].name)) {
-      CLV_TRY(add_adapter(x, l, &e[k], p, targets, err));
+      CLV_TRY(add_adapter(x, l, &e[k], p, target_modules, err));
       continue;
     }
-    CLV_TRY(find_module(x, i, e[k].name, &module, err));
-    if (!module) continue;
-    CLV_TRY(add_module(x, modules_to_save, module, err));
+    CLV_TRY(find_module(x, i, e[k].name, &module_name, err));
+    if (!module_name) continue;
+    CLV_TRY(add_module(x, modules_to_save, module_name, err));
     CLV_TRY(add_tensor(x, &e[k], CLV_PEFT_PREFIX, err));
   }
   return CLV_OK;
 }
 
-static clv_code write_tensors(const export *x, const char *folder, const char *name, clv_err *err) {
+static clv_code write_tensors(const export_work *x, const char *folder, const char *name,
+                              clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_TRY(clv_mkdirs(folder, err));
   clv_bytes_printf(&path, "%s/%s", folder, name);
@@ -244,7 +247,7 @@ static clv_code write_peft_config(const char *folder, const clv_bytes *text, clv
 }
 
 /* Guesses the family from the names of parameters if config.json is missing: CLV_HF_VIT, or -1. */
-static int guess_family(const export *x) {
+static int guess_family(const export_work *x) {
   for (uint32_t i = 0; x->session->model.hf && i < x->n_stages; i++)
     for (size_t k = 0; k < clv_weights_n_entries(x->stage_files[i]); k++)
       if (strstr(clv_weights_entries(x->stage_files[i])[k].name, ".attention.attention."))
@@ -254,9 +257,9 @@ static int guess_family(const export *x) {
 
 clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool accepts_change,
                              clv_err *err) {
-  CLV_AUTO(free_export) export x = {.c = c};
+  CLV_AUTO(free_export) export_work x = {.c = c};
   CLV_AUTO(clv_peft_clear) clv_peft p = {0};
-  CLV_AUTO(free_names) names targets = {0}, modules_to_save = {0};
+  CLV_AUTO(free_names) name_set targets = {0}, modules_to_save = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t max_tensors = 0;
   CLV_TRY(open_all_tensors(&x, err));
@@ -280,27 +283,30 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
 /* ---- export of merged weights ---------------------------------------------------------------- */
 
 /* Computes w[o][i] + scale sum_k b[o][k] a[k][i], with w stored as [out, in] or [in, out]. */
-static void add_product(const clv_weights_entry *w, const clv_weights_entry *a,
-                        const clv_weights_entry *b, double scale, bool is_transposed, float *ret) {
-  int64_t r = a->shape.dim[0], in = a->shape.dim[1], out = b->shape.dim[0];
-  for (int64_t o = 0; o < out; o++)
-    for (int64_t i = 0; i < in; i++) {
-      int64_t at = is_transposed ? i * out + o : o * in + i;
+static void add_adapter_product(const clv_weights_entry *w, const clv_weights_entry *a,
+                                const clv_weights_entry *b, double scale, bool is_transposed,
+                                float *ret) {
+  int64_t r = a->shape.dim[0], in_features = a->shape.dim[1], out_features = b->shape.dim[0];
+  for (int64_t o = 0; o < out_features; o++)
+    for (int64_t i = 0; i < in_features; i++) {
+      int64_t at = is_transposed ? i * out_features + o : o * in_features + i;
       double sum = 0;
       for (int64_t k = 0; k < r; k++)
-        sum += (double)read_value(b, (size_t)(o * r + k)) * read_value(a, (size_t)(k * in + i));
+        sum += (double)read_value(b, (size_t)(o * r + k)) *
+               read_value(a, (size_t)(k * in_features + i));
       ret[at] = (float)(read_value(w, (size_t)at) + scale * sum);
     }
 }
 
-static bool is_matrix(const clv_weights_entry *e) {
+static bool is_float_matrix(const clv_weights_entry *e) {
   return e && (e->dtype == CLV_F32 || e->dtype == CLV_BF16) && e->shape.rank == 2;
 }
 
-static bool is_declared_transposed(const clv_layer_spec *l, size_t n, const char *weight) {
+static bool is_declared_transposed(const clv_layer_spec *l, size_t n, const char *weight_name) {
   for (size_t i = 0; i < n; i++) {
     size_t len = l[i].name ? strlen(l[i].name) : 0;
-    if (!len || strncmp(l[i].name, weight, len) != 0 || strcmp(weight + len, ".weight") != 0)
+    if (!len || strncmp(l[i].name, weight_name, len) != 0 ||
+        strcmp(weight_name + len, ".weight") != 0)
       continue;
     for (size_t k = 0; k < l[i].n_attrs; k++)
       if (strcmp(l[i].attrs[k].key, "transposed") == 0 && l[i].attrs[k].bool_value) return true;
@@ -310,39 +316,40 @@ static bool is_declared_transposed(const clv_layer_spec *l, size_t n, const char
 
 /* Returns true if the weight is stored as [in, out]: a layer of the session file is `transposed`,
  * or the weight of a model.hf has a name of GPT-2. */
-static bool is_stored_transposed(const export *x, uint32_t stage, const char *weight) {
+static bool is_stored_transposed(const export_work *x, uint32_t stage, const char *weight_name) {
   static const char *const gpt2_suffixes[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
   const clv_session_config *c = x->session;
   for (size_t i = 0; c->model.hf && i < CLV_COUNT(gpt2_suffixes); i++)
-    if (has_suffix(weight, gpt2_suffixes[i])) return true;
-  return is_declared_transposed(c->model.layers, c->model.n_layers, weight) ||
-         is_declared_transposed(c->stages[stage].layers, c->stages[stage].n_layers, weight);
+    if (has_suffix(weight_name, gpt2_suffixes[i])) return true;
+  return is_declared_transposed(c->model.layers, c->model.n_layers, weight_name) ||
+         is_declared_transposed(c->stages[stage].layers, c->stages[stage].n_layers, weight_name);
 }
 
-static clv_code add_ledger_items(export *x, clv_ledger_kind kind, const clv_sha256 *list, size_t n,
-                                 const char *identity, clv_err *err) {
+static clv_code add_ledger_items(export_work *x, clv_ledger_kind kind,
+                                 const clv_sha256 *name_hashes, size_t n, const char *identity,
+                                 clv_err *err) {
   if (x->n_ledger_items + n > x->cap_ledger_items) {
     size_t new_cap = 2 * (x->n_ledger_items + n);
-    clv_ledger_item *grown = reallocarray(x->ledger_items, new_cap, sizeof *grown);
-    if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    x->ledger_items = grown;
+    clv_ledger_item *grown_items = reallocarray(x->ledger_items, new_cap, sizeof *grown_items);
+    if (!grown_items) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    x->ledger_items = grown_items;
     x->cap_ledger_items = new_cap;
   }
   for (size_t i = 0; i < n; i++)
-    x->ledger_items[x->n_ledger_items++] = (clv_ledger_item){kind, list[i], identity};
+    x->ledger_items[x->n_ledger_items++] = (clv_ledger_item){kind, name_hashes[i], identity};
   return CLV_OK;
 }
 
-static clv_code add_value_names(export *x, const clv_weights_sample *s, const char *identity,
+static clv_code add_value_names(export_work *x, const clv_weights_sample *s, const char *identity,
                                 clv_err *err) {
-  clv_sha256 names_of_values[CLV_SAMPLE_NAMES];
-  clv_row_names rows;
+  clv_sha256 value_names[CLV_SAMPLE_MAX_HASHES];
+  clv_row_hashes rows;
   size_t n_names;
-  CLV_TRY(clv_weights_sample_names(s, names_of_values, &n_names, err));
-  CLV_TRY(add_ledger_items(x, CLV_LEDGER_WEIGHTS, names_of_values, n_names, identity, err));
+  CLV_TRY(clv_weights_sample_hashes(s, value_names, &n_names, err));
+  CLV_TRY(add_ledger_items(x, CLV_LEDGER_WEIGHTS, value_names, n_names, identity, err));
   for (int is_by_column = 0; is_by_column < 2; is_by_column++) {
-    CLV_TRY(clv_weights_sample_rows(s, is_by_column, &rows, err));
-    CLV_TRY(add_ledger_items(x, CLV_LEDGER_ROW, rows.names, rows.n, identity, err));
+    CLV_TRY(clv_weights_sample_row_hashes(s, is_by_column, &rows, err));
+    CLV_TRY(add_ledger_items(x, CLV_LEDGER_ROW, rows.hashes, rows.n, identity, err));
   }
   return CLV_OK;
 }
@@ -355,8 +362,8 @@ static void sample_freep(clv_weights_sample **s) {
 /* Adds a merged tensor to the items for the ledger, the list of weights that workers know. A worker
  * that has both matrices of the adapter and the base can compute the same sum, so the sum is not
  * secret. */
-static clv_code note_merged_tensor(export *x, uint32_t stage, const clv_shape *shape,
-                                   const float *sum, clv_err *err) {
+static clv_code note_merged_tensor(export_work *x, uint32_t stage, const clv_shape *shape,
+                                   const float *merged_values, clv_err *err) {
   int worker = x->session->stages[stage].worker;
   CLV_AUTO(sample_freep) clv_weights_sample *s = NULL;
   const char *identity = worker < 0 ? NULL : x->session->workers[worker].identity;
@@ -365,43 +372,46 @@ static clv_code note_merged_tensor(export *x, uint32_t stage, const clv_shape *s
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   CLV_TRY(clv_shape_bytes(shape, CLV_F32, &bytes, err));
   if (!clv_weights_sample_begin(s, CLV_F32, shape)) return CLV_OK;
-  clv_weights_sample_add(s, 0, sum, bytes);
+  clv_weights_sample_add(s, 0, merged_values, bytes);
   return add_value_names(x, s, identity, err);
 }
 
-static clv_code merge_adapter(export *x, uint32_t stage, const clv_weights_entry *w,
+static clv_code merge_adapter(export_work *x, uint32_t stage, const clv_weights_entry *w,
                               const clv_weights_entry *a, const clv_weights_entry *b,
                               clv_err *err) {
   double scale = adapter_scale(&x->session->stages[stage].lora);
   bool is_transposed = is_stored_transposed(x, stage, w->name);
-  bool has_fitting_shapes =
-      is_matrix(w) && is_matrix(a) && is_matrix(b) && a->shape.dim[0] == b->shape.dim[1];
-  int64_t out = has_fitting_shapes ? b->shape.dim[0] : 0,
-          in = has_fitting_shapes ? a->shape.dim[1] : 0;
-  clv_shape wanted_shape = is_transposed ? CLV_SHAPE(in, out) : CLV_SHAPE(out, in);
-  float *sum;
-  if (!has_fitting_shapes || !clv_shape_equal(&w->shape, &wanted_shape))
+  bool have_fitting_shapes = is_float_matrix(w) && is_float_matrix(a) && is_float_matrix(b) &&
+                             a->shape.dim[0] == b->shape.dim[1];
+  int64_t out_features = have_fitting_shapes ? b->shape.dim[0] : 0,
+          in_features = have_fitting_shapes ? a->shape.dim[1] : 0;
+  clv_shape expected_shape =
+      is_transposed ? CLV_SHAPE(in_features, out_features) : CLV_SHAPE(out_features, in_features);
+  float *merged_values;
+  if (!have_fitting_shapes || !clv_shape_equal(&w->shape, &expected_shape))
     return clv_fail(err, CLV_DATA_LOSS, "'%s' does not fit its adapter", w->name);
-  CLV_TRY(clv_alloc((size_t)out * (size_t)in, sizeof *sum, &sum, err));
-  x->allocated[x->n_allocated++] = sum;
-  add_product(w, a, b, scale, is_transposed, sum);
-  x->tensors[x->n++] = (clv_weights_tensor){w->name, CLV_F32, w->shape, sum};
-  return note_merged_tensor(x, stage, &w->shape, sum, err);
+  CLV_TRY(clv_alloc((size_t)out_features * (size_t)in_features, sizeof *merged_values,
+                    &merged_values, err));
+  x->allocated_blocks[x->n_allocated_blocks++] = merged_values;
+  add_adapter_product(w, a, b, scale, is_transposed, merged_values);
+  x->tensors[x->n++] = (clv_weights_tensor){w->name, CLV_F32, w->shape, merged_values};
+  return note_merged_tensor(x, stage, &w->shape, merged_values, err);
 }
 
 /* Returns one matrix of a weight's adapter, such as "NAME.lora_A.weight" for "NAME.weight"; NULL:
  * the weight has no adapter. */
-static const clv_weights_entry *find_adapter_matrix(const clv_weights_file *f, const char *weight,
-                                                    const char *matrix) {
+static const clv_weights_entry *find_adapter_matrix(const clv_weights_file *f,
+                                                    const char *weight_name,
+                                                    const char *matrix_suffix) {
   static const char suffix[] = ".weight";
   char name[CLV_WEIGHTS_MAX_NAME + 32];
-  if (!has_suffix(weight, suffix)) return NULL;
-  snprintf(name, sizeof name, "%.*s%s", (int)(strlen(weight) - (sizeof suffix - 1)), weight,
-           matrix);
+  if (!has_suffix(weight_name, suffix)) return NULL;
+  snprintf(name, sizeof name, "%.*s%s", (int)(strlen(weight_name) - (sizeof suffix - 1)),
+           weight_name, matrix_suffix);
   return clv_weights_find_entry(f, name);
 }
 
-static clv_code fail_without_base(const export *x, uint32_t stage, const char *adapter,
+static clv_code fail_without_base(const export_work *x, uint32_t stage, const char *adapter_name,
                                   clv_err *err) {
   const clv_stage_spec *s = &x->session->stages[stage];
   return clv_fail(
@@ -409,20 +419,20 @@ static clv_code fail_without_base(const export *x, uint32_t stage, const char *a
       "the checkpoint has no weights for '%.120s' to be added to: stage '%s' takes them "
       "from the artifact '%s' of a worker; export the adapters, and merge them where "
       "that file is",
-      adapter, s->name, s->weights_artifact ? s->weights_artifact : "?");
+      adapter_name, s->name, s->weights_artifact ? s->weights_artifact : "?");
 }
 
-static clv_code merge_stage(export *x, uint32_t i, clv_err *err) {
+static clv_code merge_stage(export_work *x, uint32_t i, clv_err *err) {
   const clv_weights_file *f = x->stage_files[i];
   size_t n_merged = 0, n_adapters = 0;
-  const char *last_adapter = "";
+  const char *last_adapter_name = "";
   for (size_t k = 0; k < clv_weights_n_entries(f); k++) {
     const clv_weights_entry *e = &clv_weights_entries(f)[k];
-    const clv_weights_entry *a = find_adapter_matrix(f, e->name, matrix_a),
-                            *b = find_adapter_matrix(f, e->name, matrix_b);
+    const clv_weights_entry *a = find_adapter_matrix(f, e->name, lora_a_suffix),
+                            *b = find_adapter_matrix(f, e->name, lora_b_suffix);
     bool is_adapter = clv_name_is_of_adapter(e->name);
-    if (is_adapter) last_adapter = e->name;
-    n_adapters += is_adapter && has_suffix(e->name, matrix_a);
+    if (is_adapter) last_adapter_name = e->name;
+    n_adapters += is_adapter && has_suffix(e->name, lora_a_suffix);
     if (is_adapter) continue;
     n_merged += a && b;
     if (a && b)
@@ -430,11 +440,11 @@ static clv_code merge_stage(export *x, uint32_t i, clv_err *err) {
     else
       CLV_TRY(add_tensor(x, e, "", err));
   }
-  return n_merged == n_adapters ? CLV_OK : fail_without_base(x, i, last_adapter, err);
+  return n_merged == n_adapters ? CLV_OK : fail_without_base(x, i, last_adapter_name, err);
 }
 
 /* Fails if the checkpoint lacks weights of the network. */
-static clv_code check_no_stage_missing(const export *x, clv_err *err) {
+static clv_code check_no_stage_missing(const export_work *x, clv_err *err) {
   const char *missing_stages =
       clv_trainer_state_get_extra(clv_checkpoint_state(x->c), CLV_STAGES_LEFT);
   if (!missing_stages) return CLV_OK;
@@ -446,16 +456,16 @@ static clv_code check_no_stage_missing(const export *x, clv_err *err) {
       missing_stages, session_file);
 }
 
-static clv_code merge_all(export *x, clv_err *err) {
+static clv_code merge_all_stages(export_work *x, clv_err *err) {
   for (uint32_t i = 0; i < x->n_stages; i++) CLV_TRY(merge_stage(x, i, err));
   CLV_TRY(check_no_stage_missing(x, err));
   return clv_ledger_add(x->ledger_items, x->n_ledger_items, err);
 }
 
-clv_code clv_export_merged(const clv_checkpoint *c, const char *folder, clv_err *err) {
-  CLV_AUTO(free_export) export x = {.c = c};
+clv_code clv_export_merged_weights(const clv_checkpoint *c, const char *folder, clv_err *err) {
+  CLV_AUTO(free_export) export_work x = {.c = c};
   CLV_TRY(open_all_tensors(&x, err));
-  CLV_TRY(merge_all(&x, err));
+  CLV_TRY(merge_all_stages(&x, err));
   return write_tensors(&x, folder, "model.safetensors", err);
 }
 
@@ -471,59 +481,60 @@ static size_t count_labels(const clv_model_config *m) {
 
 /* Reads the class names of the run whose folder has the checkpoint; none if the checkpoint was
  * moved elsewhere. */
-static clv_code read_classes(const export *x, clv_classes *ret, clv_err *err) {
+static clv_code read_classes(const export_work *x, clv_classes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes run = {0};
   clv_bytes_printf(&run, "%s/..", clv_checkpoint_path(x->c));
   if (run.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_classes_read(run.data, ret, err);
 }
 
-static clv_code write_hf_config(const export *x, const char *folder, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes from = {0}, to = {0}, text = {0}, out = {0};
+static clv_code write_hf_config(const export_work *x, const char *folder, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes source_path = {0}, target_path = {0}, text = {0}, out = {0};
   CLV_AUTO(clv_classes_free) clv_classes classes = {0};
   const clv_model_config *m = &x->session->model;
   int family = clv_model_hf_family(x->session);
-  clv_bytes_printf(&from, "%s/config.json", m->hf);
-  clv_bytes_printf(&to, "%s/config.json", folder);
-  if (from.failed || to.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_bytes_printf(&source_path, "%s/config.json", m->hf);
+  clv_bytes_printf(&target_path, "%s/config.json", folder);
+  if (source_path.failed || target_path.failed)
+    return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (family < 0) CLV_TRY(clv_model_check_hf(x->session, err));
-  CLV_TRY(clv_file_read((const char *)from.data, MAX_CONFIG_BYTES, &text, err));
-  const char *class =
+  CLV_TRY(clv_file_read((const char *)source_path.data, MAX_CONFIG_BYTES, &text, err));
+  const char *hf_class_name =
       clv_hf_class_name((clv_hf_family)family, (clv_hf_head)(m->head - CLV_HEAD_NONE));
   CLV_TRY(read_classes(x, &classes, err));
   const char *const *class_names = classes.n && classes.n == count_labels(m) ? classes.names : NULL;
-  CLV_TRY(clv_weights_make_hf_config(text.data, text.len, (const char *)from.data, class,
-                                     count_labels(m), class_names, &out, err));
-  return clv_file_write_durable((const char *)to.data, out.data, out.len, 0644, err);
+  CLV_TRY(clv_weights_make_hf_config(text.data, text.len, (const char *)source_path.data,
+                                     hf_class_name, count_labels(m), class_names, &out, err));
+  return clv_file_write_durable((const char *)target_path.data, out.data, out.len, 0644, err);
 }
 
 /* Adds the bias of the token decoder a second time, as a parameter of the head, because
  * transformers has both and requires both in a folder. */
-static clv_code add_bias_of_head(export *x, clv_err *err) {
+static clv_code add_bias_of_head(export_work *x, clv_err *err) {
   static const char decoder_suffix[] = ".decoder.bias";
   for (size_t i = 0, n = x->n; i < n; i++) {
     clv_weights_tensor t = x->tensors[i];
     if (!has_suffix(t.name, decoder_suffix)) continue;
-    size_t prefix_len = strlen(t.name) - strlen(decoder_suffix);
+    size_t name_prefix_len = strlen(t.name) - strlen(decoder_suffix);
     char *name;
     CLV_TRY(clv_strdup(t.name, &name, err));
-    x->allocated[x->n_allocated++] = name;
-    strcpy(name + prefix_len, ".bias");
+    x->allocated_blocks[x->n_allocated_blocks++] = name;
+    strcpy(name + name_prefix_len, ".bias");
     x->tensors[x->n++] = (clv_weights_tensor){name, t.dtype, t.shape, t.data};
   }
   return CLV_OK;
 }
 
-clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, bool accepts_change,
-                       clv_err *err) {
-  CLV_AUTO(free_export) export x = {.c = c};
+clv_code clv_export_hf_folder(const clv_checkpoint *c, const char *folder, bool accepts_change,
+                              clv_err *err) {
+  CLV_AUTO(free_export) export_work x = {.c = c};
   CLV_TRY(open_all_tensors(&x, err));
   if (!x.session->model.hf)
     return clv_fail(err, CLV_PRECONDITION,
                     "the session's model is not by config.json (model.hf), so there is none to go "
                     "with its weights; the files of the checkpoint are safetensors as they are");
   CLV_TRY(compare_model_config(&x, accepts_change, err));
-  CLV_TRY(merge_all(&x, err));
+  CLV_TRY(merge_all_stages(&x, err));
   CLV_TRY(add_bias_of_head(&x, err));
   CLV_TRY(write_tensors(&x, folder, "model.safetensors", err));
   return write_hf_config(&x, folder, err);

@@ -58,7 +58,7 @@ static void note_failure(checkpoint_command *c, const clv_err *reason) {
 static void print_orphan(void *user, const clv_orphan *o, const clv_err *reason) {
   checkpoint_command *c = user;
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
-  const char *worker = clv_stores_name(c->stores, o->keeper_identity);
+  const char *worker_name = clv_stores_worker_name(c->stores, o->keeper_identity);
   char size[24];
   clv_format_size(o->bytes, size, sizeof size);
   if (reason) note_failure(c, reason);
@@ -70,16 +70,16 @@ static void print_orphan(void *user, const clv_orphan *o, const clv_err *reason)
     if (reason) clv_bytes_add_json(&json, reason->text);
     if (!json.failed) printf("%s}\n", json.data);
   } else if (reason) {
-    printf("%s: %s (%s) stays there: %s\n", worker, o->kept_file_name, size, reason->text);
+    printf("%s: %s (%s) stays there: %s\n", worker_name, o->kept_file_name, size, reason->text);
   } else {
-    printf("%s: %s (%s) is removed\n", worker, o->kept_file_name, size);
+    printf("%s: %s (%s) is removed\n", worker_name, o->kept_file_name, size);
   }
 }
 
 /* Removes the files at workers that no checkpoint needs. A worker that cannot be reached is
  * reported by print_orphan and is no failure here. */
 static clv_code remove_unneeded_files(checkpoint_command *c, clv_err *err) {
-  clv_code code = clv_orphans_sweep(c->dir, c->stores, print_orphan, c, err);
+  clv_code code = clv_orphans_remove_files(c->dir, c->stores, print_orphan, c, err);
   if (code == CLV_OK || c->exit_code == CLV_EXIT_OK) return code;
   if (!c->o->json)
     printf("`cleave-master checkpoint rm %s --orphans` tries again to remove what stays\n",
@@ -89,13 +89,13 @@ static clv_code remove_unneeded_files(checkpoint_command *c, clv_err *err) {
 
 /* ---- the command checkpoint gather ----------------------------------------------------------- */
 
-static void print_fetched(void *user, const clv_manifest_file *f, const clv_err *reason) {
+static void print_fetched_file(void *user, const clv_manifest_file *f, const clv_err *reason) {
   checkpoint_command *c = user;
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   unsigned long long step = c->step, bytes = f->bytes;
   char size[24];
   clv_err ledger_err;
-  if (!reason && clv_run_note_gathered(c->dir, c->step, f, &ledger_err) != CLV_OK)
+  if (!reason && clv_run_note_gathered_file(c->dir, c->step, f, &ledger_err) != CLV_OK)
     clv_notice(CLV_LOG_WARN, "notice", "%s", ledger_err.text);
   if (reason) note_failure(c, reason);
   if (c->o->json) {
@@ -107,23 +107,24 @@ static void print_fetched(void *user, const clv_manifest_file *f, const clv_err 
     if (!json.failed) printf("%s}\n", json.data);
   } else if (reason) {
     printf("checkpoint-%llu: %s stays at %s: %s\n", step, f->name,
-           clv_stores_name(c->stores, f->keeper_identity), reason->text);
+           clv_stores_worker_name(c->stores, f->keeper_identity), reason->text);
   } else {
     printf("checkpoint-%llu: %s fetched from %s (%s)\n", step, f->name,
-           clv_stores_name(c->stores, f->keeper_identity),
+           clv_stores_worker_name(c->stores, f->keeper_identity),
            clv_format_size(f->bytes, size, sizeof size));
   }
   fflush(stdout);
 }
 
 /* Without --step, chooses the newest checkpoint and the best. */
-static bool is_wanted(const checkpoint_command *c, const clv_run_checkpoint *checkpoint) {
+static bool is_chosen_checkpoint(const checkpoint_command *c,
+                                 const clv_run_checkpoint *checkpoint) {
   return c->o->checkpoint || checkpoint->is_newest || checkpoint->is_best;
 }
 
 /* Restores the checkpoint from its sealed copy, if there is one. *ret: it was restored. */
-static clv_code restore_copy(checkpoint_command *c, const clv_run_checkpoint *checkpoint, bool *ret,
-                             clv_err *err) {
+static clv_code restore_sealed_copy(checkpoint_command *c, const clv_run_checkpoint *checkpoint,
+                                    bool *ret, clv_err *err) {
   CLV_TRY(clv_run_escrow_fetch(c->config, checkpoint->step, ret, err));
   if (!*ret) return CLV_OK;
   c->exit_code = CLV_EXIT_OK;
@@ -136,20 +137,21 @@ static clv_code restore_copy(checkpoint_command *c, const clv_run_checkpoint *ch
 }
 
 static clv_code gather_checkpoints(checkpoint_command *c, clv_err *err) {
-  bool has_copy = false;
+  bool was_restored = false;
   clv_err reason;
   size_t n = 0;
   CLV_TRY(clv_run_checkpoints_choose(&c->checkpoints, c->dir, c->o->checkpoint, err));
   for (size_t i = 0; i < c->checkpoints.n; i++) {
     const clv_run_checkpoint *k = &c->checkpoints.list[i];
-    if (!is_wanted(c, k)) continue;
+    if (!is_chosen_checkpoint(c, k)) continue;
     if (k->problem.code != CLV_OK) return clv_fail(err, k->problem.code, "%s", k->problem.text);
     c->step = k->step;
     n++;
-    clv_code code = clv_checkpoint_gather(c->dir, k->step, c->stores, print_fetched, c, &reason);
+    clv_code code =
+        clv_checkpoint_gather(c->dir, k->step, c->stores, print_fetched_file, c, &reason);
     if (code == CLV_CANCELLED) return clv_fail(err, code, "%s", reason.text);
-    if (code != CLV_OK) CLV_TRY(restore_copy(c, k, &has_copy, err));
-    if (code != CLV_OK && has_copy) continue;
+    if (code != CLV_OK) CLV_TRY(restore_sealed_copy(c, k, &was_restored, err));
+    if (code != CLV_OK && was_restored) continue;
     if (code != CLV_OK && c->exit_code == CLV_EXIT_OK)
       return clv_fail(err, code, "%s", reason.text);
     if (code == CLV_OK && !c->o->json)
@@ -181,7 +183,7 @@ static clv_code remove_checkpoint(const checkpoint_command *c, const clv_run_che
                     (unsigned long long)k->step, c->dir);
   CLV_TRY(clv_run_escrow_remove(c->config, k->step, err));
   CLV_TRY(clv_checkpoint_abandon(c->dir, k->step, err));
-  if (k->is_best) clv_run_forget_best(c->dir);
+  if (k->is_best) clv_run_delete_best_file(c->dir);
   if (c->o->json)
     printf("{\"event\":\"deleted\",\"step\":%llu}\n", (unsigned long long)k->step);
   else
@@ -209,14 +211,15 @@ clv_exit_code clv_run_checkpoint_rm(const clv_session_config *config, const clv_
 /* ---- files at workers of a run that --fresh deletes ------------------------------------------ */
 
 /* Appends the names of the files at a worker. Returns their number; *ret_bytes: their bytes. */
-static size_t list_files_at(const clv_run_checkpoints *checkpoints, const char *place,
-                            clv_bytes *names, uint64_t *ret_bytes) {
+static size_t append_file_names_at(const clv_run_checkpoints *checkpoints,
+                                   const char *keeper_identity, clv_bytes *names,
+                                   uint64_t *ret_bytes) {
   size_t n = 0;
   *ret_bytes = 0;
   for (size_t i = 0; i < checkpoints->n; i++)
     for (size_t k = 0; k < checkpoints->list[i].manifest.n_files; k++) {
       const clv_manifest_file *f = &checkpoints->list[i].manifest.files[k];
-      if (!f->keeper_identity || strcmp(f->keeper_identity, place) != 0) continue;
+      if (!f->keeper_identity || strcmp(f->keeper_identity, keeper_identity) != 0) continue;
       clv_bytes_printf(names, "%s%s", n++ ? ", " : "", f->kept_file_name);
       *ret_bytes += f->bytes;
     }
@@ -226,13 +229,13 @@ static size_t list_files_at(const clv_run_checkpoints *checkpoints, const char *
 clv_code clv_run_note_orphans(const clv_run *r, const clv_run_checkpoints *checkpoints,
                               clv_err *err) {
   for (size_t i = 0; i < checkpoints->n; i++)
-    CLV_TRY(clv_orphans_add(r->dir.data, &checkpoints->list[i].manifest, err));
+    CLV_TRY(clv_orphans_add_manifest_files(r->dir.data, &checkpoints->list[i].manifest, err));
   for (size_t i = 0; i < r->config->n_workers; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes names = {0}, text = {0};
     const clv_remote_spec *w = &r->config->workers[i];
     uint64_t bytes;
     char size[24];
-    size_t n = list_files_at(checkpoints, w->identity, &names, &bytes);
+    size_t n = append_file_names_at(checkpoints, w->identity, &names, &bytes);
     if (!n) continue;
     clv_bytes_printf(&text,
                      "--fresh deletes the run, of which worker '%s' still has %zu file%s (%s): %s; "

@@ -59,48 +59,48 @@ typedef struct clv_data_digests {
 
 /* Progress of the training loop. clv_run_restore sets it, clv_run_loop advances it. */
 typedef struct clv_run_steps {
-  clv_loader *loader;     /* loads the records from `cursor` on */
-  clv_cursor cursor;      /* position behind the records of the last complete round */
-  uint64_t session_steps; /* number of steps of the session */
-  uint64_t stop_step;     /* step at which this attempt stops; --max-steps may lower it */
-  uint64_t saved_step;    /* step of the newest checkpoint; UINT64_MAX: none */
+  clv_loader *loader;       /* loads the records from `cursor` on */
+  clv_cursor cursor;        /* position behind the records of the last complete round */
+  uint64_t n_session_steps; /* number of steps of the session */
+  uint64_t stop_step;       /* step at which this attempt stops; --max-steps may lower it */
+  uint64_t saved_step;      /* step of the newest checkpoint; UINT64_MAX: none */
   /* step of the restored checkpoint; number of steps of this attempt that changed the weights */
   uint64_t restored_step, n_weight_changes;
   uint64_t n_steps_done;       /* number of steps of the run, including those before a resume */
   uint64_t n_skipped_in_a_row; /* number of last consecutive steps that changed no weight */
   /* steps of the run that changed no weight, because the loss or a gradient was not finite */
   uint64_t n_bad_losses, n_bad_gradients;
-  clv_stopping stopping; /* validations that early stopping has counted */
-  uint64_t last_epoch;   /* epoch of the last batch that was trained */
+  clv_early_stopping_state early_stopping_state; /* validations that early stopping has counted */
+  uint64_t last_epoch;                           /* epoch of the last batch that was trained */
 } clv_run_steps;
 
 /* When a training saves its checkpoints (run_save.c). */
-typedef struct clv_run_saving {
+typedef struct clv_run_save_state {
   uint64_t step; /* step of the checkpoint in progress or of the last one */
   /* monotonic time when this checkpoint began (with `every: auto`: when it was complete); before
    * the first checkpoint, when the training began */
-  uint64_t began_ns;
+  uint64_t begin_ns;
   bool is_due; /* a checkpoint begins as soon as none is in progress */
   /* nanoseconds by which a checkpoint delays the training: cost_ns is that of the last complete
    * checkpoint, present_cost_ns the delay so far by the one in progress */
   uint64_t cost_ns, present_cost_ns;
   uint64_t usual_round_ns; /* running mean of a round without a checkpoint; 0: no round yet */
   uint64_t n_rounds;       /* rounds of this attempt so far */
-} clv_run_saving;
+} clv_run_save_state;
 
 /* The recovery of a training after a worker was lost (run_recover.c). */
 typedef struct clv_run_recovery {
   /* monotonic time when the worker was lost; 0: no recovery is in progress */
   uint64_t worker_lost_at_ns;
   /* monotonic time since which the master tries to connect to the present workers */
-  uint64_t tried_since_ns;
+  uint64_t first_try_ns;
   uint64_t last_step; /* last step before the worker was lost */
   /* step of the newest checkpoint at the time when a worker was last lost */
   uint64_t checkpoint_step_at_last_loss;
   /* how often a worker was lost since the newest checkpoint was written */
   uint64_t n_losses_since_checkpoint;
   /* data were damaged in transit once; if that happens again, the run ends */
-  bool has_had_damage;
+  bool has_had_damaged_data;
   clv_exit_code exit_code; /* exit code if the run cannot recover */
   uint64_t last_print_ns;  /* monotonic time of the last printed line about a failed try; 0: none */
 } clv_run_recovery;
@@ -117,16 +117,16 @@ typedef struct clv_run {
   clv_run_data data;
   /* class weights that replace loss.class_weights; NULL: the session does not have this key */
   double *class_weights;
-  double *sampling_sums; /* sums of the chances of records; NULL: each record comes once */
-  uint64_t n_left_out;   /* records left out because they have values that are not finite */
+  double *sampling_sums;      /* sums of the chances of records; NULL: each record comes once */
+  uint64_t n_omitted_records; /* records left out because they have values that are not finite */
   clv_blueprint *blueprint;
-  /* results of the look, which measures what sent tensors show (clv_run_look); each blueprint of
-   * the run gets them */
+  /* results of the look, which measures what sent tensors show (clv_run_take_look); each blueprint
+   * of the run gets them */
   clv_look look;
   clv_policy *policy; /* policy of this host; NULL: none */
   clv_trainer *trainer;
   clv_run_steps steps;
-  clv_run_saving saving;
+  clv_run_save_state save_state;
   clv_run_recovery recovery;
   /* [n_scores] scores of the running or the last evaluation: one per target, or a single one if
    * records have one label; NULL: the session has no scores */
@@ -163,9 +163,9 @@ void clv_run_done(clv_run *r);
  * CLV_SCAN_VALUES: all except images; CLV_SCAN_IMAGES: all. */
 typedef enum clv_scan_scope { CLV_SCAN_NOTHING, CLV_SCAN_VALUES, CLV_SCAN_IMAGES } clv_scan_scope;
 
-/* Opens the policy and the data, and makes the blueprint. need_train: the command trains, so the
- * training records are opened, and the pipeline must have a schedule. */
-clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scope,
+/* Opens the policy and the data, and makes the blueprint. needs_train_set: the command trains, so
+ * the training records are opened, and the pipeline must have a schedule. */
+clv_code clv_run_open_blueprint(clv_run *r, bool needs_train_set, clv_scan_scope scope,
                                 clv_err *err) CLV_USE_RESULT;
 /* Checks the records for values that are not finite (run_scan.c). Fails on such a record or leaves
  * it out, as data.non_finite says, and prints its progress. decodes_images: decodes the images
@@ -178,7 +178,7 @@ size_t clv_run_scan_limit(const clv_run *r, size_t n_records);
  * blueprint against session and policy. */
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Checks the blueprint against session and policy, together with the results of the look, the
- * measurement of what sent tensors show, if clv_run_look has run it. */
+ * measurement of what sent tensors show, if clv_run_take_look has run it. */
 clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Warns of tensors that the policy permits now but refuses at a later command. For `plan` and
  * `check`. */
@@ -197,9 +197,9 @@ clv_code clv_run_make_sampling(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- starting a training (run_open.c) -------------------------------------------------------- */
 
-/* Reads data and session, locks the run folder, calls clv_run_look and opens the egress record.
- * Prints its own errors. r->is_finished: the run is finished, and there is nothing to do. To open a
- * run again in this process, call clv_run_done and begin with another clv_run. */
+/* Reads data and session, locks the run folder, calls clv_run_take_look and opens the egress
+ * record. Prints its own errors. r->is_finished: the run is finished, and there is nothing to do.
+ * To open a run again in this process, call clv_run_done and begin with another clv_run. */
 clv_exit_code clv_run_open(clv_run *r, clv_err *err);
 /* Opens the metrics port, unless it is open, and a trainer, which connects to its workers.
  * BLOCKS. */
@@ -222,13 +222,14 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* Counts a validation whose score, the one that train.early_stopping in `c` names, has this
  * value. */
-void clv_stopping_count(clv_stopping *s, const clv_train_config *c, double value, uint64_t step);
+void clv_early_stopping_count_validation(clv_early_stopping_state *s, const clv_train_config *c,
+                                         double value, uint64_t step);
 /* Returns true if the run stops: the patience of `c` is used up. */
-bool clv_stopping_is_over(const clv_stopping *s, const clv_train_config *c);
+bool clv_early_stopping_is_due(const clv_early_stopping_state *s, const clv_train_config *c);
 /* Counts the validation `e` at the present step. */
 void clv_run_count_validation(clv_run *r, const clv_step_result *e);
 /* Prints that the run has stopped early, and why, if it has. */
-void clv_run_print_stopping(const clv_run *r);
+void clv_run_print_early_stopping(const clv_run *r);
 
 /* ---- checkpoints (run_save.c) ---------------------------------------------------------------- */
 
@@ -243,15 +244,15 @@ clv_code clv_run_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_try_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Called when a run ends. If checkpoint.home is `end`, fetches the files of the newest and of the
  * best checkpoint from the workers that keep them, and prints the files that stay at workers. Then
- * removes files at workers as clv_run_remove_leftovers does. BLOCKS. (run_home.c) */
+ * removes files at workers as clv_run_remove_unneeded_files does. BLOCKS. (run_home.c) */
 void clv_run_gather_at_end(clv_run *r);
 /* Removes the files of the run at workers that none of its checkpoints lists, as an ended attempt
  * leaves them. Ignores workers that cannot be reached. Call before a checkpoint begins. BLOCKS. */
-void clv_run_remove_leftovers(clv_run *r);
+void clv_run_remove_unneeded_files(clv_run *r);
 /* Adds the weights of a gathered file of the checkpoint of a step to the ledger. Does nothing for
  * files without weights. */
-clv_code clv_run_note_gathered(const char *dir, uint64_t step, const clv_manifest_file *f,
-                               clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_note_gathered_file(const char *dir, uint64_t step, const clv_manifest_file *f,
+                                    clv_err *err) CLV_USE_RESULT;
 /* Begins the time to the next checkpoint, when a training begins or is restored. */
 void clv_run_reset_saving(clv_run *r);
 /* Returns the time between two checkpoints with checkpoint.every: auto, if one costs cost_ns. */
@@ -259,7 +260,7 @@ uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns);
 /* Adds a round that took `ns` to the running mean of rounds or, while a checkpoint is in progress,
  * adds the time above that mean to the checkpoint's cost. Leaves out the first rounds of an
  * attempt. */
-void clv_checkpoint_note_round(clv_run_saving *s, bool is_saving, uint64_t ns);
+void clv_checkpoint_note_round(clv_run_save_state *s, bool is_saving, uint64_t ns);
 
 /* ---- recovery (run_recover.c) ---------------------------------------------------------------- */
 
@@ -280,13 +281,13 @@ void clv_run_write_failed_schedule(const clv_run *r, const clv_err *reason);
 /* Runs the look: computes the tensors that would be sent, with the initial weights (c NULL) or
  * those of a checkpoint, and measures how much of the records they show. Sends nothing.
  * CLV_INVALID: session or policy do not permit the result. */
-clv_code clv_run_look(clv_run *r, const clv_checkpoint *c, clv_err *err) CLV_USE_RESULT;
-/* As clv_run_look, but with secret weights that are drawn for this measurement only. For `plan` and
- * `check`, which have no run whose weights were drawn. */
-clv_code clv_run_look_in_plan(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* As clv_run_look, with the weights of the newest checkpoint if the run resumes, otherwise with the
- * initial weights. */
-clv_code clv_run_look_before_training(clv_run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_take_look(clv_run *r, const clv_checkpoint *c, clv_err *err) CLV_USE_RESULT;
+/* As clv_run_take_look, but with secret weights that are drawn for this measurement only. For
+ * `plan` and `check`, which have no run whose weights were drawn. */
+clv_code clv_run_take_look_in_plan(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* As clv_run_take_look, with the weights of the newest checkpoint if the run resumes, otherwise
+ * with the initial weights. */
+clv_code clv_run_take_look_before_training(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the secret of a run (run_key.c) --------------------------------------------------------- */
 
@@ -302,9 +303,9 @@ clv_code clv_run_write_key(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the sets that check describes (run_describe_sets.c) ------------------------------------- */
 
-/* Appends the range of values and the classes of each set as lines; json: as members of an object,
- * each after a comma. */
-clv_code clv_run_describe_sets(const clv_run *r, bool json, clv_bytes *out,
+/* Appends the range of values and the classes of each set as lines; writes_json: as members of an
+ * object, each after a comma. */
+clv_code clv_run_describe_sets(const clv_run *r, bool writes_json, clv_bytes *out,
                                clv_err *err) CLV_USE_RESULT;
 
 /* ---- evaluation of a checkpoint (run.c) ------------------------------------------------------ */
@@ -332,10 +333,10 @@ void clv_run_print_notices(const clv_run *r);
 void clv_run_on_notice(void *user, const char *text);
 /* Prints to standard output: `json` if the user asked for JSON, else `text`. */
 void clv_run_print_line(const clv_run *r, const char *text, const char *json);
-/* Prints the result of an evaluation. set_name: "validation" or "test"; when: position in the run,
- * such as ", step 20, epoch 1"; json_when: this position as members of a JSON object. */
+/* Prints the result of an evaluation. set_name: "validation" or "test"; step_text: position in the
+ * run, such as ", step 20, epoch 1"; step_json: this position as members of a JSON object. */
 void clv_run_print_eval(clv_run *r, const char *set_name, const clv_step_result *e,
-                        const char *when, const char *json_when);
+                        const char *step_text, const char *step_json);
 
 /* The scores of the last evaluation, for its line in evaluations.jsonl and for event files. */
 typedef struct clv_run_scores {
@@ -351,7 +352,7 @@ clv_code clv_run_take_scores(const clv_run *r, const clv_step_result *e, bool wi
                              clv_run_scores *ret, clv_err *err) CLV_USE_RESULT;
 void clv_run_scores_free(clv_run_scores *s);
 /* most records of worst_records.json; several targets have equal shares */
-enum { CLV_RUN_MAX_WORST = 60 };
+enum { CLV_RUN_MAX_WORST_RECORDS = 60 };
 /* Writes the records of data.test with the largest losses in the last evaluation, readable by the
  * owner only; nothing without scores. */
 clv_code clv_run_write_worst_records(const clv_run *r, clv_err *err) CLV_USE_RESULT;
@@ -390,7 +391,7 @@ clv_code clv_run_write_file(const clv_run *r, const char *name, const clv_bytes 
                             clv_err *err) CLV_USE_RESULT;
 /* Compares the egress table with that of the run's first attempt. Fails if it differs, unless
  * --accept-egress was given. */
-clv_code clv_run_compare_table(const clv_run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_compare_egress_table(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Opens the egress record in the run folder for `command`. */
 clv_code clv_run_open_egress_record(clv_run *r, const char *command, clv_err *err) CLV_USE_RESULT;
 /* Closes the egress record, after which no tensor may be sent. Prints an error of the record. */
@@ -398,9 +399,10 @@ void clv_run_close_egress_record(clv_run *r, clv_exit_code code);
 /* Deletes the egress record of an attempt that did not start, if no earlier attempt has sent
  * anything. */
 void clv_run_drop_egress_record(clv_run *r);
-/* Replaces micro_batches: auto by a number. reads_chosen: reads the number that the run's first
- * attempt has chosen; false: chooses the number by trial steps. */
-clv_code clv_run_resolve_micro_batches(clv_run *r, bool reads_chosen, clv_err *err) CLV_USE_RESULT;
+/* Replaces micro_batches: auto by a number. reads_stored_number: reads the number that the run's
+ * first attempt has chosen; false: chooses the number by trial steps. */
+clv_code clv_run_resolve_micro_batches(clv_run *r, bool reads_stored_number,
+                                       clv_err *err) CLV_USE_RESULT;
 
 /* ---- the state of the run folder (run_begin.c) ----------------------------------------------- */
 
@@ -443,7 +445,7 @@ clv_code clv_run_compare_model_config(const char *dir, const clv_session_config 
 /* Writes the digests of the data and of the model's files to data.digest in the run folder. */
 clv_code clv_run_write_data_digests(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Adds a change to r->changes, which clv_run_print_changes prints. */
-void clv_run_add_change(clv_run *r, const char *key, const char *before, const char *after);
+void clv_run_add_change(clv_run *r, const char *key, const char *old_value, const char *new_value);
 /* Compares the session with that of the last attempt, session.effective.yaml. Prints all changes,
  * and adds them to changes.jsonl. */
 clv_code clv_run_print_changes(clv_run *r, clv_err *err) CLV_USE_RESULT;
@@ -476,11 +478,13 @@ void clv_run_find_moved_layers(clv_run *r);
 
 /* Sets r->best_checkpoint to the best checkpoint of a resumed run; step CLV_CHECKPOINT_NONE: it has
  * none. */
-void clv_run_read_best(clv_run *r);
+void clv_run_read_best_checkpoint(clv_run *r);
 /* Returns true if this evaluation is better than all earlier ones of the run. The caller then
- * writes the checkpoint and calls clv_run_write_best with *ret. */
-bool clv_run_is_best(const clv_run *r, const clv_step_result *e, clv_best_checkpoint *ret);
-clv_code clv_run_write_best(clv_run *r, const clv_best_checkpoint *b, clv_err *err) CLV_USE_RESULT;
+ * writes the checkpoint and calls clv_run_write_best_checkpoint with *ret. */
+bool clv_run_is_best_evaluation(const clv_run *r, const clv_step_result *e,
+                                clv_best_checkpoint *ret);
+clv_code clv_run_write_best_checkpoint(clv_run *r, const clv_best_checkpoint *b,
+                                       clv_err *err) CLV_USE_RESULT;
 /* Returns true if `candidate` is better than `best`. A value that is not finite is never better. */
 bool clv_is_better_checkpoint(const clv_best_checkpoint *candidate, const clv_best_checkpoint *best,
                               clv_best_mode mode);
@@ -490,9 +494,9 @@ clv_code clv_best_checkpoint_parse(const char *text, size_t len, const char *lab
                                    clv_best_checkpoint *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Returns the step of the best checkpoint of a run folder; CLV_CHECKPOINT_NONE: it has none. */
-uint64_t clv_run_best_step(const char *dir);
+uint64_t clv_run_best_checkpoint_step(const char *dir);
 /* Deletes the file that names the best checkpoint. */
-void clv_run_forget_best(const char *dir);
+void clv_run_delete_best_file(const char *dir);
 
 /* Opens the checkpoint that --checkpoint names. `notes` as in clv_checkpoint_load_latest. */
 clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_bytes *notes,
@@ -504,11 +508,13 @@ clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_byt
  * back to. */
 bool clv_run_has_named_checkpoint(const clv_run *r);
 /* Opens the checkpoint from which a resumed run goes on: the named one, or the newest. */
-clv_code clv_run_load_start(const clv_run *r, clv_checkpoint **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_load_start_checkpoint(const clv_run *r, clv_checkpoint **ret,
+                                       clv_err *err) CLV_USE_RESULT;
 /* Fails if a checkpoint is named and cannot be opened. CLV_NOT_FOUND: the run does not have it. */
 clv_code clv_run_check_named_checkpoint(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Restores the named checkpoint, and then removes the later ones. */
-clv_code clv_run_restore_named(clv_run *r, clv_train_position *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_restore_named_checkpoint(clv_run *r, clv_train_position *ret,
+                                          clv_err *err) CLV_USE_RESULT;
 
 /* ---- the checkpoints of a run (run_checkpoints.c) -------------------------------------------- */
 
@@ -549,8 +555,8 @@ void clv_run_append_worker_json(const clv_stores *s, const char *identity, clv_b
 
 /* Returns the place of the sealed copies of a run. ret_id: receives the run's id from run.json, and
  * must outlive *ret, which refers to it. CLV_NOT_FOUND: run.json has no id. */
-clv_code clv_run_escrow_place(const clv_session_config *config, char ret_id[33],
-                              clv_escrow_place *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_find_escrow_location(const clv_session_config *config, char ret_id[33],
+                                      clv_escrow_location *ret, clv_err *err) CLV_USE_RESULT;
 /* Deletes the sealed copy of a step, if there is one. */
 clv_code clv_run_escrow_remove(const clv_session_config *config, uint64_t step,
                                clv_err *err) CLV_USE_RESULT;
@@ -564,7 +570,7 @@ clv_code clv_run_escrow_open(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Starts the thread that seals copies; call when the run trains. */
 clv_code clv_run_escrow_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* prints which copies were sealed since the last call */
-void clv_run_escrow_print(const clv_run *r);
+void clv_run_print_escrow_notes(const clv_run *r);
 void clv_run_escrow_stop(clv_run *r);
 /* Restores the copy of the checkpoint of a step into the run folder, for `checkpoint gather`. *ret:
  * false if there is no such copy. */
@@ -601,7 +607,7 @@ clv_code clv_run_write_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* Lets r tell the user when a table that is larger than memory is read. Call it before data are
  * opened. */
-void clv_run_report_reading(clv_run *r);
+void clv_run_report_table_reading(clv_run *r);
 /* Reads the file with what the run has learnt of its training table. *ret stays NULL if the run has
  * no such file. CLV_DATA_LOSS: the file is damaged. */
 clv_code clv_run_read_learnt(const clv_run *r, clv_learnt **ret, clv_err *err) CLV_USE_RESULT;
@@ -611,7 +617,7 @@ clv_code clv_run_write_learnt(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Appends, for each column of the training table, its range, its numbers of missing and of distinct
  * values, and what is suspicious; as JSON: the member "columns", which is [] if the data are no
  * table. */
-clv_code clv_run_describe_columns(const clv_run *r, bool json, clv_bytes *out,
+clv_code clv_run_describe_columns(const clv_run *r, bool writes_json, clv_bytes *out,
                                   clv_err *err) CLV_USE_RESULT;
 
 /* ---- intervals from dropout (run_dropout.c) -------------------------------------------------- */
@@ -628,8 +634,9 @@ clv_code clv_run_check_dropout(const clv_run *r, clv_err *err) CLV_USE_RESULT;
  * outputs. *ret: mean and interval of the outputs, or with --probabilities of the probabilities. */
 clv_code clv_run_sample_dropout(clv_run *r, clv_tensor **outputs, clv_interval_tensors *ret,
                                 clv_err *err) CLV_USE_RESULT;
-/* Returns the percentile of n ascending values, n > 0, by linear interpolation. share: 0 to 1. */
-double clv_percentile(const float *sorted, size_t n, double share);
+/* Returns the percentile of n ascending values, n > 0, by linear interpolation. quantile: from 0
+ * to 1. */
+double clv_percentile(const float *sorted, size_t n, double quantile);
 
 /* ---- predictions as files (run_predictions.c) ------------------------------------------------ */
 
@@ -660,12 +667,12 @@ typedef struct clv_predictions {
  * log-probabilities, or the logistic function. CLV_INVALID: the loss is of numbers, which have
  * none.
  */
-clv_code clv_predictions_probabilities(const clv_tensor *outputs, clv_loss_kind loss,
+clv_code clv_predictions_compute_probabilities(const clv_tensor *outputs, clv_loss_kind loss,
+                                               clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+/* As clv_predictions_compute_probabilities, for the loss of the session. Outputs of targets that
+ * are numbers stay as they are. */
+clv_code clv_run_compute_probabilities(const clv_session_config *c, const clv_tensor *outputs,
                                        clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
-/* As clv_predictions_probabilities, for the loss of the session. Outputs of targets that are
- * numbers stay as they are. */
-clv_code clv_run_probabilities(const clv_session_config *c, const clv_tensor *outputs,
-                               clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Predictions of several targets (run_target_predictions.c). The CSV columns of a target are its
  * predicted class or number; if it has classes or is a yes or no, its outputs or probabilities;
@@ -697,10 +704,10 @@ void clv_predictions_write_page(clv_bytes *out, const clv_predictions *r, size_t
 /* Begins the cache of a session whose front (its frozen first stage) is cached: from now on the
  * worker keeps the front's output rows. Prints whether the worker still has the rows of an earlier
  * attempt. Call after the trainer has restored its checkpoint. */
-clv_code clv_run_cache_begin(clv_run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_begin_cache(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Asks the worker to delete the cache, and prints the result. Call after a run has ended or
  * failed. */
-void clv_run_cache_end(clv_run *r);
+void clv_run_end_cache(clv_run *r);
 
 /* ---- the public session (run_public_session.c) ----------------------------------------------- */
 

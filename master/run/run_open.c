@@ -44,7 +44,7 @@ static clv_code lock_resumed_run(clv_run *r, clv_err *err) {
 static clv_code move_earlier_run_aside(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints earlier_run = {0};
   CLV_TRY(clv_run_checkpoints_read(r->dir.data, &earlier_run, err));
-  CLV_TRY(clv_run_lock_make_room(r->lock, err));
+  CLV_TRY(clv_run_lock_move_earlier_run(r->lock, err));
   return clv_run_lock_moved_folder(r->lock) ? CLV_OK : clv_run_note_orphans(r, &earlier_run, err);
 }
 
@@ -54,7 +54,7 @@ static clv_code begin_run(clv_run *r, clv_err *err) {
   const clv_run_lock_info lock_info = {.name = r->config->name,
                                        .session = r->config->file,
                                        .is_resume = r->o->resume,
-                                       .notice = {clv_run_on_notice, r}};
+                                       .notifier = {clv_run_on_notice, r}};
   CLV_TRY(lock_run_dir(r, err));
   if (clv_checkpoint_has_any(r->dir.data) && !r->o->resume && !r->o->fresh)
     return clv_fail(err, CLV_INVALID,
@@ -97,21 +97,21 @@ void clv_run_set_attempt_id(clv_run *r) {
 static clv_code make_run_dir(clv_run *r, clv_err *err) {
   CLV_TRY(begin_run(r, err));
   if (r->is_finished) return CLV_OK;
-  bool reads_chosen = clv_run_has_stored_session(r);
-  bool needs_trials = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !reads_chosen;
+  bool reads_stored_number = clv_run_has_stored_session(r);
+  bool needs_trials = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !reads_stored_number;
   clv_run_print_start(r);
   clv_run_print_validation_split(r);
-  CLV_TRY(clv_run_look_before_training(r, err));
+  CLV_TRY(clv_run_take_look_before_training(r, err));
   if (needs_trials)
     /* before the micro-batch trials, the call below, which send random numbers under this table */
     CLV_TRY(print_egress_table(r, err));
-  CLV_TRY(clv_run_resolve_micro_batches(r, reads_chosen, err));
+  CLV_TRY(clv_run_resolve_micro_batches(r, reads_stored_number, err));
   CLV_TRY(clv_run_write_classes(r, err));
   CLV_TRY(clv_run_write_learnt(r, err));
-  if (r->o->resume) CLV_TRY(clv_run_compare_table(r, err));
+  if (r->o->resume) CLV_TRY(clv_run_compare_egress_table(r, err));
   CLV_TRY(print_egress_table(r, err));
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, table = {0};
-  clv_blueprint_egress_text(r->blueprint, &table);
+  clv_blueprint_append_egress_text(r->blueprint, &table);
   CLV_TRY(clv_session_config_write(r->config, &config, err));
   CLV_TRY(clv_run_write_file(r, "egress.table", &table, err));
   /* set now, because the micro-batch trials had session ids of their own */
@@ -180,7 +180,7 @@ static uint64_t count_session_steps(const clv_run *r, const clv_loader *loader) 
 /* Returns the last step of the round that contains step `step`, from 1. Each epoch begins a new
  * round. */
 static uint64_t find_round_end(const clv_run *r, uint64_t step) {
-  uint64_t steps_per_round = clv_pipeline_steps_in_round(r->config),
+  uint64_t steps_per_round = clv_pipeline_steps_per_round(r->config),
            steps_per_epoch = clv_loader_per_epoch(r->steps.loader);
   if (!step || !steps_per_epoch) return step;
   uint64_t steps_before_epoch = (step - 1) / steps_per_epoch * steps_per_epoch,
@@ -188,10 +188,10 @@ static uint64_t find_round_end(const clv_run *r, uint64_t step) {
   uint64_t round_end = steps_before_epoch + CLV_MIN((step_in_epoch + steps_per_round - 1) /
                                                         steps_per_round * steps_per_round,
                                                     steps_per_epoch);
-  return CLV_MIN(round_end, r->steps.session_steps);
+  return CLV_MIN(round_end, r->steps.n_session_steps);
 }
 
-static void print_first_step(const clv_run *r, uint64_t step) {
+static void print_first_step_after_resume(const clv_run *r, uint64_t step) {
   char text[120], json[80];
   snprintf(text, sizeof text, "resumed from the checkpoint of step %llu: the first step is %llu",
            (unsigned long long)step, (unsigned long long)step + 1);
@@ -213,8 +213,8 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
                           .steps_per_line = r->config->log.every,
                           .prints_json = clv_run_has_json_output(r),
                           .journal = r->journal,
-                          .notice = stderr_notifier,
-                          .tensorboard = events.data,
+                          .notifier = stderr_notifier,
+                          .tensorboard_folder = events.data,
                           .session_text = public_session.data};
   clv_reporter_close(clv_steal(&r->reporter));
   CLV_TRY(clv_reporter_open(&o, &r->reporter, err));
@@ -222,14 +222,14 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
   r->has_started = true;
   clv_run_lock_note_start(r->lock, step, r->steps.stop_step, &digest);
   clv_run_print_moved_folder(r);
-  if (r->is_resumed && step < r->steps.stop_step) print_first_step(r, step);
+  if (r->is_resumed && step < r->steps.stop_step) print_first_step_after_resume(r, step);
   return CLV_OK;
 }
 
 /* Restores the newest usable checkpoint. *ret_was_newer_refused: there may be a newer one that
  * could not be used. */
-static clv_code restore_newest(clv_run *r, clv_train_position *ret, bool *ret_was_newer_refused,
-                               clv_err *err) {
+static clv_code restore_newest_checkpoint(clv_run *r, clv_train_position *ret,
+                                          bool *ret_was_newer_refused, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_code code = clv_trainer_restore(r->trainer, r->dir.data, ret, &notes, err);
   *ret_was_newer_refused = notes.len > 0 || code == CLV_DATA_LOSS || code == CLV_NOT_FOUND;
@@ -239,23 +239,23 @@ static clv_code restore_newest(clv_run *r, clv_train_position *ret, bool *ret_wa
 
 /* Restores the newest checkpoint. If workers have lost files of newer checkpoints, and a sealed
  * copy is newer than the restored checkpoint, restores the copy. */
-static clv_code restore_checkpoint(clv_run *r, clv_train_position *ret, clv_err *err) {
+static clv_code restore_start_checkpoint(clv_run *r, clv_train_position *ret, clv_err *err) {
   bool was_newer_refused, has_copy;
   clv_err reason;
-  if (clv_run_has_named_checkpoint(r)) return clv_run_restore_named(r, ret, err);
-  clv_code code = restore_newest(r, ret, &was_newer_refused, err);
+  if (clv_run_has_named_checkpoint(r)) return clv_run_restore_named_checkpoint(r, ret, err);
+  clv_code code = restore_newest_checkpoint(r, ret, &was_newer_refused, err);
   if (!was_newer_refused) return code;
   uint64_t step = code == CLV_OK ? clv_trainer_step_count(r->trainer) : CLV_CHECKPOINT_NONE;
   if (clv_run_escrow_restore(r, step, &has_copy, &reason) != CLV_OK)
     return clv_fail(err, reason.code, "%s", reason.text);
-  return has_copy ? restore_newest(r, ret, &was_newer_refused, err) : code;
+  return has_copy ? restore_newest_checkpoint(r, ret, &was_newer_refused, err) : code;
 }
 
 /* Sets the position and the counts with which the loop begins: those of the restored checkpoint, or
  * zero in a new run. */
 static clv_code find_start_position(clv_run *r, clv_err *err) {
   clv_train_position at = {0};
-  if (r->is_resumed) CLV_TRY(restore_checkpoint(r, &at, err));
+  if (r->is_resumed) CLV_TRY(restore_start_checkpoint(r, &at, err));
   /* If the user has accepted data with fewer records, the position may be behind their end; then
    * the next epoch begins. */
   if (r->has_other_data && at.cursor.index >= r->data.train_rows.n)
@@ -264,7 +264,7 @@ static clv_code find_start_position(clv_run *r, clv_err *err) {
                              .n_skipped_in_a_row = at.n_skipped_in_a_row,
                              .n_bad_losses = at.n_bad_losses,
                              .n_bad_gradients = at.n_bad_gradients,
-                             .stopping = at.stopping};
+                             .early_stopping_state = at.early_stopping_state};
   return CLV_OK;
 }
 
@@ -283,9 +283,10 @@ static clv_code open_loader(clv_run *r, clv_err *err) {
                             .epochs = t->epochs,
                             .start = l->cursor};
   CLV_TRY(clv_loader_new(r->data.train, &bo, &l->loader, err));
-  l->session_steps = l->stop_step = count_session_steps(r, l->loader);
-  clv_trainer_set_total_steps(r->trainer, l->session_steps);
-  if (r->o->max_steps) l->stop_step = CLV_MIN(l->session_steps, find_round_end(r, r->o->max_steps));
+  l->n_session_steps = l->stop_step = count_session_steps(r, l->loader);
+  clv_trainer_set_total_steps(r->trainer, l->n_session_steps);
+  if (r->o->max_steps)
+    l->stop_step = CLV_MIN(l->n_session_steps, find_round_end(r, r->o->max_steps));
   return CLV_OK;
 }
 
@@ -295,8 +296,8 @@ clv_code clv_run_restore(clv_run *r, clv_err *err) {
   r->is_resumed |= is_second_call;
   clv_loader_free(clv_steal(&l->loader));
   CLV_TRY(find_start_position(r, err));
-  if (!is_second_call) CLV_TRY(clv_run_cache_begin(r, err));
-  clv_run_read_best(r);
+  if (!is_second_call) CLV_TRY(clv_run_begin_cache(r, err));
+  clv_run_read_best_checkpoint(r);
   l->restored_step = l->n_steps_done = clv_trainer_step_count(r->trainer);
   l->last_epoch = l->cursor.epoch - (l->cursor.epoch && !l->cursor.index);
   l->saved_step = r->is_resumed ? l->restored_step : UINT64_MAX;

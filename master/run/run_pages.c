@@ -10,7 +10,7 @@
 
 /* ---- the rows of a page ---------------------------------------------------------------------- */
 
-static size_t last_dimension(const clv_tensor *t) {
+static size_t last_dimension_size(const clv_tensor *t) {
   return (size_t)t->shape.dim[t->shape.rank - 1];
 }
 
@@ -31,28 +31,30 @@ size_t clv_predictions_page_count(const clv_predictions *r) {
          n_rows = (size_t)r->outputs->shape.dim[0];
   if (!n_pages || clv_loss_row_of(r->loss)->task != CLV_TASK_CLASSES || !has_page_outputs(r))
     return 0;
-  while (n < n_pages && clv_dataset_kept_page(r->data, n)->first <= r->index[n_rows - 1]) n++;
+  while (n < n_pages && clv_dataset_kept_page(r->data, n)->first_record <= r->index[n_rows - 1])
+    n++;
   return n;
 }
 
-typedef struct rows_of_page {
+typedef struct page_rows {
   size_t begin, end;
-} rows_of_page;
+} page_rows;
 
 static size_t find_first_row(const clv_predictions *r, size_t record) {
-  size_t low = 0, high = (size_t)r->outputs->shape.dim[0];
-  while (low < high) {
-    size_t middle = low + (high - low) / 2;
-    if (r->index[middle] < record)
-      low = middle + 1;
+  size_t low_row = 0, high_row = (size_t)r->outputs->shape.dim[0];
+  while (low_row < high_row) {
+    size_t middle_row = low_row + (high_row - low_row) / 2;
+    if (r->index[middle_row] < record)
+      low_row = middle_row + 1;
     else
-      high = middle;
+      high_row = middle_row;
   }
-  return low;
+  return low_row;
 }
 
-static rows_of_page find_rows_of_page(const clv_predictions *r, const clv_kept_page *p) {
-  return (rows_of_page){find_first_row(r, p->first), find_first_row(r, p->first + p->windows)};
+static page_rows find_rows_of_page(const clv_predictions *r, const clv_kept_page *p) {
+  return (page_rows){find_first_row(r, p->first_record),
+                     find_first_row(r, p->first_record + p->n_records)};
 }
 
 /* ---- label of a word or page, with its probability ------------------------------------------- */
@@ -62,20 +64,21 @@ static rows_of_page find_rows_of_page(const clv_predictions *r, const clv_kept_p
 static double compute_probability(const clv_predictions *r, const float *x, size_t k) {
   double sum = 0;
   if (r->loss == CLV_LOSS_NLL) return exp((double)x[k]);
-  for (size_t j = 0; j < last_dimension(r->outputs); j++) sum += exp((double)x[j] - (double)x[k]);
+  for (size_t j = 0; j < last_dimension_size(r->outputs); j++)
+    sum += exp((double)x[j] - (double)x[k]);
   return 1 / sum;
 }
 
-static void append_label(clv_bytes *out, const clv_predictions *r, size_t class) {
+static void append_json_label(clv_bytes *out, const clv_predictions *r, size_t class) {
   if (class < r->classes->n)
     clv_bytes_add_json(out, r->classes->names[class]);
   else
     clv_bytes_printf(out, "\"%zu\"", class);
 }
 
-static void append_probability(clv_bytes *out, double p) {
-  char number[CLV_JSON_NUMBER];
-  clv_bytes_puts(out, clv_json_number(p, 6, number));
+static void append_json_probability(clv_bytes *out, double p) {
+  char number_text[CLV_JSON_NUMBER_BYTES];
+  clv_bytes_puts(out, clv_json_number(p, 6, number_text));
 }
 
 /* ---- labels of words ------------------------------------------------------------------------- */
@@ -84,35 +87,35 @@ static void append_probability(clv_bytes *out, double p) {
  * token. */
 static void find_outputs_of_words(const clv_predictions *r, const clv_kept_page *p,
                                   const float **ret) {
-  rows_of_page rows = find_rows_of_page(r, p);
-  size_t n, n_classes = last_dimension(r->outputs);
+  page_rows rows = find_rows_of_page(r, p);
+  size_t n, n_classes = last_dimension_size(r->outputs);
   for (size_t i = 0; i < p->n; i++) ret[i] = NULL;
   for (size_t row = rows.begin; row < rows.end; row++) {
-    const int32_t *word_of_token = clv_dataset_token_word_indices(r->data, r->index[row], &n);
+    const int32_t *word_index_of_token = clv_dataset_token_word_indices(r->data, r->index[row], &n);
     const float *x = (const float *)r->outputs->data + row * n * n_classes;
     for (size_t k = 0; k < n; k++)
-      if (word_of_token[k] >= 0) ret[word_of_token[k]] = x + k * n_classes;
+      if (word_index_of_token[k] >= 0) ret[word_index_of_token[k]] = x + k * n_classes;
   }
 }
 
 static void append_word_labels(clv_bytes *out, const clv_predictions *r, const clv_kept_page *p,
                                const float *const *word_outputs) {
-  size_t n_classes = last_dimension(r->outputs);
+  size_t n_classes = last_dimension_size(r->outputs);
   clv_bytes_puts(out, ",\"labels\":[");
   for (size_t i = 0; i < p->n; i++) {
     if (i) clv_bytes_puts(out, ",");
     if (word_outputs[i])
-      append_label(out, r, clv_argmax_row(word_outputs[i], n_classes));
+      append_json_label(out, r, clv_argmax_row(word_outputs[i], n_classes));
     else
       clv_bytes_puts(out, "null");
   }
   clv_bytes_puts(out, "],\"probabilities\":[");
   for (size_t i = 0; i < p->n; i++) {
     if (i) clv_bytes_puts(out, ",");
-    append_probability(out, word_outputs[i]
-                                ? compute_probability(r, word_outputs[i],
-                                                      clv_argmax_row(word_outputs[i], n_classes))
-                                : (double)NAN);
+    append_json_probability(
+        out, word_outputs[i] ? compute_probability(r, word_outputs[i],
+                                                   clv_argmax_row(word_outputs[i], n_classes))
+                             : (double)NAN);
   }
   clv_bytes_puts(out, "]");
 }
@@ -129,22 +132,22 @@ static void append_word_probabilities(clv_bytes *out, const clv_predictions *r,
 /* ---- lines of pages -------------------------------------------------------------------------- */
 
 static void append_page_label(clv_bytes *out, const clv_predictions *r, const clv_kept_page *p) {
-  CLV_AUTO(clv_freep) float *mean = NULL;
-  rows_of_page rows = find_rows_of_page(r, p);
-  size_t n_classes = last_dimension(r->outputs);
-  out->failed |= clv_alloc(n_classes, sizeof *mean, &mean, NULL) != CLV_OK;
+  CLV_AUTO(clv_freep) float *mean_outputs = NULL;
+  page_rows rows = find_rows_of_page(r, p);
+  size_t n_classes = last_dimension_size(r->outputs);
+  out->failed |= clv_alloc(n_classes, sizeof *mean_outputs, &mean_outputs, NULL) != CLV_OK;
   if (out->failed) return;
   for (size_t k = 0; k < n_classes; k++) {
     double sum = 0;
     for (size_t row = rows.begin; row < rows.end; row++)
       sum += (double)((const float *)r->outputs->data)[row * n_classes + k];
-    mean[k] = (float)(sum / (double)(rows.end - rows.begin));
+    mean_outputs[k] = (float)(sum / (double)(rows.end - rows.begin));
   }
-  size_t class = clv_argmax_row(mean, n_classes);
+  size_t class = clv_argmax_row(mean_outputs, n_classes);
   clv_bytes_puts(out, ",\"label\":");
-  append_label(out, r, class);
+  append_json_label(out, r, class);
   clv_bytes_puts(out, ",\"probability\":");
-  append_probability(out, compute_probability(r, mean, class));
+  append_json_probability(out, compute_probability(r, mean_outputs, class));
 }
 
 void clv_predictions_write_page(clv_bytes *out, const clv_predictions *r, size_t page) {

@@ -12,11 +12,11 @@
 
 #include "master/run/run_int.h"
 
-static clv_code open_inputs(clv_run *r, clv_err *err) {
+static clv_code open_blueprint_for_prediction(clv_run *r, clv_err *err) {
   r->purpose = RUN_EVALUATION;
   CLV_TRY(clv_policy_find(&r->policy, err));
   CLV_TRY(clv_run_read_learnt(r, &r->data.learnt, err));
-  clv_run_report_reading(r);
+  clv_run_report_table_reading(r);
   CLV_TRY(clv_run_data_open_inputs(r->config, &r->data, err));
   CLV_TRY(clv_run_scan_data(r, false, err));
   CLV_TRY(clv_run_resolve_class_weights(r, err));
@@ -82,12 +82,12 @@ static clv_code write_predictions(clv_run *r, const clv_tensor *outputs,
                                               [CLV_PREDICTIONS_JSONL] = "predictions.jsonl"};
   CLV_AUTO(clv_classes_free) clv_classes classes = {0};
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *probabilities = NULL;
-  char shape[160];
+  char shape_text[160];
   clv_predictions_format format = choose_format(r->o);
   const char *path = r->o->out ? r->o->out : default_paths[format];
   CLV_TRY(clv_classes_read(r->config->checkpoint.dir, &classes, err));
   if (r->o->probabilities && !intervals->mean)
-    CLV_TRY(clv_run_probabilities(r->config, outputs, &probabilities, err));
+    CLV_TRY(clv_run_compute_probabilities(r->config, outputs, &probabilities, err));
   const clv_predictions predictions = {
       .outputs = outputs,
       .probabilities = r->o->probabilities && intervals->mean ? intervals->mean : probabilities,
@@ -104,7 +104,7 @@ static clv_code write_predictions(clv_run *r, const clv_tensor *outputs,
   CLV_TRY(clv_predictions_write(&predictions, format, path, err));
   printf("%s: ", path);
   if (n_pages) printf("%zu page%s, ", n_pages, CLV_S(n_pages));
-  printf("%s f32\n", clv_shape_format(&outputs->shape, shape, sizeof shape));
+  printf("%s f32\n", clv_shape_format(&outputs->shape, shape_text, sizeof shape_text));
   return CLV_OK;
 }
 
@@ -121,7 +121,8 @@ clv_exit_code clv_run_predict(const clv_session_config *config, const clv_run_op
     return clv_run_fail(&r, CLV_EXIT_FAILED, &err);
   if (clv_run_resolve_key(&r, true, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_CHECKPOINT, &err);
-  if (open_inputs(&r, &err) != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
+  if (open_blueprint_for_prediction(&r, &err) != CLV_OK)
+    return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   code = r.exit_code = clv_run_eval_checkpoint(&r, "predict", &ignored_result, &outputs);
   if (code != CLV_EXIT_OK) return code;
   if (o->dropout_samples && clv_run_sample_dropout(&r, &outputs, &intervals, &err) != CLV_OK)

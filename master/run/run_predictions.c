@@ -17,14 +17,14 @@
 /* ---- probabilities --------------------------------------------------------------------------- */
 
 static void apply_softmax_to_row(const float *x, size_t n, float *ret) {
-  double largest = -INFINITY, sum = 0;
-  for (size_t k = 0; k < n; k++) largest = fmax(largest, (double)x[k]);
-  for (size_t k = 0; k < n; k++) sum += exp((double)x[k] - largest);
-  for (size_t k = 0; k < n; k++) ret[k] = (float)(exp((double)x[k] - largest) / sum);
+  double max_output = -INFINITY, sum = 0;
+  for (size_t k = 0; k < n; k++) max_output = fmax(max_output, (double)x[k]);
+  for (size_t k = 0; k < n; k++) sum += exp((double)x[k] - max_output);
+  for (size_t k = 0; k < n; k++) ret[k] = (float)(exp((double)x[k] - max_output) / sum);
 }
 
-clv_code clv_predictions_probabilities(const clv_tensor *outputs, clv_loss_kind loss,
-                                       clv_tensor **ret, clv_err *err) {
+clv_code clv_predictions_compute_probabilities(const clv_tensor *outputs, clv_loss_kind loss,
+                                               clv_tensor **ret, clv_err *err) {
   const clv_loss_row *row = clv_loss_row_of(loss);
   size_t width = (size_t)outputs->shape.dim[outputs->shape.rank - 1];
   const float *x = outputs->data;
@@ -54,9 +54,10 @@ static void compute_target_probabilities(const clv_target_spec *s, const float *
                                                  : x[i];
 }
 
-clv_code clv_run_probabilities(const clv_session_config *c, const clv_tensor *outputs,
-                               clv_tensor **ret, clv_err *err) {
-  if (!c->loss.n_targets) return clv_predictions_probabilities(outputs, c->loss.kind, ret, err);
+clv_code clv_run_compute_probabilities(const clv_session_config *c, const clv_tensor *outputs,
+                                       clv_tensor **ret, clv_err *err) {
+  if (!c->loss.n_targets)
+    return clv_predictions_compute_probabilities(outputs, c->loss.kind, ret, err);
   const float *x = outputs->data;
   CLV_TRY(clv_tensor_new(CLV_F32, &outputs->shape, ret, err));
   float *p = (*ret)->data;
@@ -84,7 +85,7 @@ static const float *outputs_of_row(const clv_predictions *r, size_t row) {
 }
 
 /* Returns the values that are written: the outputs, or their probabilities. */
-static const clv_tensor *values_of(const clv_predictions *r) {
+static const clv_tensor *values_to_print(const clv_predictions *r) {
   return r->probabilities ? r->probabilities : r->outputs;
 }
 
@@ -105,7 +106,7 @@ static bool has_predicted_class(const clv_predictions *r) {
 static size_t predicted_class(const clv_predictions *r, size_t row) {
   const float *output = outputs_of_row(r, row);
   if (outputs_per_row(r) == 1 && clv_loss_row_of(r->loss)->task == CLV_TASK_LABELS)
-    return clv_is_positive(r->loss, output[0]);
+    return clv_is_positive_output(r->loss, output[0]);
   return clv_argmax_row(output, outputs_per_row(r));
 }
 
@@ -115,7 +116,7 @@ static const char *class_name(const clv_predictions *r, size_t class) {
 
 /* Returns the id of a record: its cell in the id column of a table, or the path of its image. NULL:
  * the number of the record is its id. */
-static const char *find_id(const clv_predictions *r, size_t row) {
+static const char *find_record_id(const clv_predictions *r, size_t row) {
   const char *id = clv_dataset_record_id(r->data, r->index[row]);
   return id ? id : clv_dataset_image_path(r->data, r->index[row]);
 }
@@ -123,7 +124,7 @@ static const char *find_id(const clv_predictions *r, size_t row) {
 /* ---- lines of CSV ---------------------------------------------------------------------------- */
 
 /* Appends the columns of the values: "output_cat", or with the prefix "low_" "low_output_cat". */
-static void append_csv_columns(clv_bytes *out, const clv_predictions *r, const char *prefix) {
+static void append_csv_column_names(clv_bytes *out, const clv_predictions *r, const char *prefix) {
   for (size_t k = 0; k < outputs_per_row(r); k++) {
     CLV_AUTO(clv_bytes_done) clv_bytes column = {0};
     if (has_predicted_class(r) && outputs_per_row(r) > 1 && class_name(r, k))
@@ -144,23 +145,23 @@ static void append_csv_header(clv_bytes *out, const clv_predictions *r) {
   }
   clv_bytes_puts(out, has_predicted_class(r) ? "id,class" : "id");
   if (has_predicted_class(r) && r->classes->n) clv_bytes_puts(out, ",name");
-  append_csv_columns(out, r, "");
-  if (r->low) append_csv_columns(out, r, "low_");
-  if (r->high) append_csv_columns(out, r, "high_");
+  append_csv_column_names(out, r, "");
+  if (r->low) append_csv_column_names(out, r, "low_");
+  if (r->high) append_csv_column_names(out, r, "high_");
   clv_bytes_puts(out, "\n");
 }
 
 /* Appends the numbers of a row of `t`; nothing if t is NULL. */
 static void append_csv_numbers(clv_bytes *out, const clv_predictions *r, const clv_tensor *t,
                                size_t row) {
-  char number[CLV_JSON_NUMBER];
+  char number[CLV_JSON_NUMBER_BYTES];
   const float *values = t ? (const float *)t->data + row * outputs_per_row(r) : NULL;
   for (size_t k = 0; values && k < outputs_per_row(r); k++)
     clv_bytes_printf(out, ",%s", clv_format_number("%.9g", (double)values[k], number));
 }
 
 static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t row) {
-  const char *id = find_id(r, row);
+  const char *id = find_record_id(r, row);
   if (id)
     clv_predictions_add_csv_text(out, id);
   else
@@ -176,7 +177,7 @@ static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t r
     clv_bytes_puts(out, ",");
     clv_predictions_add_csv_text(out, name ? name : "");
   }
-  append_csv_numbers(out, r, values_of(r), row);
+  append_csv_numbers(out, r, values_to_print(r), row);
   append_csv_numbers(out, r, r->low, row);
   append_csv_numbers(out, r, r->high, row);
   clv_bytes_puts(out, "\n");
@@ -185,7 +186,7 @@ static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t r
 /* ---- lines of JSON --------------------------------------------------------------------------- */
 
 static void append_json_id(clv_bytes *out, const clv_predictions *r, size_t row) {
-  const char *id = find_id(r, row);
+  const char *id = find_record_id(r, row);
   if (id)
     clv_bytes_add_json(out, id);
   else
@@ -195,7 +196,7 @@ static void append_json_id(clv_bytes *out, const clv_predictions *r, size_t row)
 /* Appends the numbers of a row of `t` as a member; nothing if t is NULL. */
 static void append_json_numbers(clv_bytes *out, const clv_predictions *r, const char *key,
                                 const clv_tensor *t, size_t row) {
-  char number[CLV_JSON_NUMBER];
+  char number[CLV_JSON_NUMBER_BYTES];
   if (!t) return;
   const float *values = (const float *)t->data + row * outputs_per_row(r);
   clv_bytes_printf(out, ",\"%s\":[", key);
@@ -218,7 +219,8 @@ static void append_json_record(clv_bytes *out, const clv_predictions *r, size_t 
     if (name) clv_bytes_puts(out, ",\"name\":");
     if (name) clv_bytes_add_json(out, name);
   }
-  append_json_numbers(out, r, r->probabilities ? "probabilities" : "outputs", values_of(r), row);
+  append_json_numbers(out, r, r->probabilities ? "probabilities" : "outputs", values_to_print(r),
+                      row);
   append_json_numbers(out, r, "low", r->low, row);
   append_json_numbers(out, r, "high", r->high, row);
   clv_bytes_puts(out, "}\n");
@@ -230,7 +232,7 @@ static void file_closep(FILE **f) {
   if (*f) fclose(*f);
 }
 
-static clv_code fail_file(const char *path, clv_err *err) {
+static clv_code fail_unwritable_file(const char *path, clv_err *err) {
   return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path, strerror(errno));
 }
 
@@ -238,7 +240,7 @@ static clv_code write_and_clear_line(FILE *f, clv_bytes *line, const char *path,
   if (line->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   size_t n = line->len;
   line->len = 0;
-  return fwrite(line->data, 1, n, f) == n ? CLV_OK : fail_file(path, err);
+  return fwrite(line->data, 1, n, f) == n ? CLV_OK : fail_unwritable_file(path, err);
 }
 
 typedef void record_writer(clv_bytes *out, const clv_predictions *r, size_t row);
@@ -256,13 +258,13 @@ static clv_code write_lines(const clv_predictions *r, const line_format *l, cons
   CLV_AUTO(file_closep) FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   if (!f && fd >= 0) close(fd);
-  if (!f) return fail_file(path, err);
+  if (!f) return fail_unwritable_file(path, err);
   if (l->has_header) append_csv_header(&line, r);
   for (size_t i = 0; i < l->n; i++) {
     l->write_line(&line, r, i);
     CLV_TRY(write_and_clear_line(f, &line, path, err));
   }
-  return fflush(f) == 0 && fsync(fileno(f)) == 0 ? CLV_OK : fail_file(path, err);
+  return fflush(f) == 0 && fsync(fileno(f)) == 0 ? CLV_OK : fail_unwritable_file(path, err);
 }
 
 /* Writes through a temporary file, so that `path` is complete or unchanged. */
@@ -274,7 +276,8 @@ static clv_code write_text_file(const clv_predictions *r, const line_format *l, 
   /* removes the file of a killed command, because other users may be able to read it */
   (void)!unlink(temporary_path.data);
   clv_code code = write_lines(r, l, temporary_path.data, err);
-  if (code == CLV_OK && rename(temporary_path.data, path) != 0) code = fail_file(path, err);
+  if (code == CLV_OK && rename(temporary_path.data, path) != 0)
+    code = fail_unwritable_file(path, err);
   if (code != CLV_OK) (void)!unlink(temporary_path.data);
   return code;
 }
@@ -300,12 +303,12 @@ static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
 /* Writes PATH.low and PATH.high beside a NumPy file, in its format. */
 static clv_code write_interval_files(const clv_predictions *r, const char *npy_path, clv_err *err) {
   const struct {
-    const char *ending;
+    const char *file_suffix;
     const clv_tensor *values;
   } files[] = {{"low", r->low}, {"high", r->high}};
   for (size_t i = 0; i < CLV_COUNT(files); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-    clv_bytes_printf(&path, "%s.%s", npy_path, files[i].ending);
+    clv_bytes_printf(&path, "%s.%s", npy_path, files[i].file_suffix);
     if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     if (files[i].values) CLV_TRY(write_npy(path.data, files[i].values, err));
   }
@@ -343,8 +346,8 @@ clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format 
   if (format == CLV_PREDICTIONS_CSV) return write_text_file(r, &csv_lines, path, err);
   if (format == CLV_PREDICTIONS_JSONL)
     return write_text_file(r, n_pages ? &page_lines : &json_lines, path, err);
-  CLV_TRY(write_npy(path, values_of(r), err));
+  CLV_TRY(write_npy(path, values_to_print(r), err));
   CLV_TRY(write_interval_files(r, path, err));
-  bool has_names = r->classes->n || r->n_targets || (n_rows && find_id(r, 0));
+  bool has_names = r->classes->n || r->n_targets || (n_rows && find_record_id(r, 0));
   return has_names ? write_names_file(r, path, err) : CLV_OK;
 }

@@ -10,10 +10,10 @@ clv_exit_code clv_run_preview(const clv_session_config *config, clv_run_outline 
   clv_err err;
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_NOTHING, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
-  const clv_planned_sends first = clv_planned_sends_of(&r.data, CLV_COMMAND_TRAINS),
-                          resumed_sends = clv_planned_sends_of(&r.data, CLV_COMMAND_RESUMES);
+  const clv_planned_sends training_sends = clv_planned_sends_make(&r.data, CLV_COMMAND_TRAINS),
+                          resumed_sends = clv_planned_sends_make(&r.data, CLV_COMMAND_RESUMES);
   *ret = (clv_run_outline){
-      .epoch_bytes = clv_blueprint_epoch_bytes(r.blueprint, &first),
+      .epoch_bytes = clv_blueprint_epoch_bytes(r.blueprint, &training_sends),
       .may_resume = clv_blueprint_check_policy(r.blueprint, &resumed_sends, &err) == CLV_OK};
   return CLV_EXIT_OK;
 }

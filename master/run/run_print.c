@@ -10,8 +10,8 @@
 
 /* Adds a message to the journal of the run, if it has one. code: exit code of the command; 0: the
  * message does not end the command. */
-static void add_to_journal(const clv_run *r, clv_log_level level, const char *event, int code,
-                           const char *message) {
+static void add_message_to_journal(const clv_run *r, clv_log_level level, const char *event,
+                                   int code, const char *message) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0}, line = {0};
   if (!r || !r->journal) return;
   clv_bytes_printf(&text, "cleave-master: %s", message);
@@ -25,7 +25,7 @@ static void add_to_journal(const clv_run *r, clv_log_level level, const char *ev
 }
 
 clv_exit_code clv_run_fail(const clv_run *r, clv_exit_code code, const clv_err *err) {
-  add_to_journal(r, CLV_LOG_ERROR, "failed", code, err->text);
+  add_message_to_journal(r, CLV_LOG_ERROR, "failed", code, err->text);
   fflush(stdout);
   clv_exit_report(code, err);
   return code;
@@ -33,12 +33,12 @@ clv_exit_code clv_run_fail(const clv_run *r, clv_exit_code code, const clv_err *
 
 void clv_run_warn(const clv_run *r, clv_log_level level, const char *event, const char *message) {
   clv_notice(level, event, "%s", message);
-  add_to_journal(r, level, event, 0, message);
+  add_message_to_journal(r, level, event, 0, message);
 }
 
 void clv_run_print_notes(const clv_run *r, const char *event, char *notes) {
-  char *rest = notes;
-  for (char *line; rest && (line = strsep(&rest, "\n")) != NULL;)
+  char *remaining_notes = notes;
+  for (char *line; remaining_notes && (line = strsep(&remaining_notes, "\n")) != NULL;)
     if (*line) clv_run_warn(r, CLV_LOG_WARN, event, line);
 }
 
@@ -118,26 +118,27 @@ void clv_run_print_line(const clv_run *r, const char *text, const char *json) {
 }
 
 void clv_run_print_eval(clv_run *r, const char *set_name, const clv_step_result *e,
-                        const char *when, const char *json_when) {
+                        const char *step_text, const char *step_json) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
-  char number[CLV_JSON_NUMBER], loss[CLV_JSON_NUMBER];
-  char positions[48] = "", positions_json[48] = "";
-  double share = e->n_labelled ? clv_step_accuracy(e) : 0;
-  unsigned long long samples = e->samples;
+  char loss_json[CLV_JSON_NUMBER_BYTES], loss_text[CLV_JSON_NUMBER_BYTES];
+  char positions_text[48] = "", positions_json[48] = "";
+  double accuracy = e->n_labelled ? clv_step_accuracy(e) : 0;
+  unsigned long long n_samples = e->samples;
   if (e->n_labelled != e->samples) {
-    snprintf(positions, sizeof positions, ", %llu places", (unsigned long long)e->n_labelled);
+    snprintf(positions_text, sizeof positions_text, ", %llu places",
+             (unsigned long long)e->n_labelled);
     snprintf(positions_json, sizeof positions_json, ",\"places\":%llu",
              (unsigned long long)e->n_labelled);
   }
   if (clv_run_has_accuracy(r))
     clv_bytes_printf(&text, "%s accuracy %.2f %%  (loss %s, %llu samples%s%s)", set_name,
-                     100 * share, clv_format_number("%.4f", e->loss, loss), samples, positions,
-                     when);
+                     100 * accuracy, clv_format_number("%.4f", e->loss, loss_text), n_samples,
+                     positions_text, step_text);
   else
     clv_bytes_printf(&text, "%s loss %s  (%llu samples%s)", set_name,
-                     clv_format_number("%.6f", e->loss, loss), samples, when);
+                     clv_format_number("%.6f", e->loss, loss_text), n_samples, step_text);
   clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu%s",
-                   set_name, json_when, clv_json_number(e->loss, 9, number), share, samples,
+                   set_name, step_json, clv_json_number(e->loss, 9, loss_json), accuracy, n_samples,
                    positions_json);
   clv_run_add_scores(r, e, strcmp(set_name, "test") == 0, &text, &json);
   if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);

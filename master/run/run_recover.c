@@ -13,9 +13,9 @@
 #include "master/run/run_int.h"
 
 enum {
-  FIRST_PAUSE_MS = 100,  /* pause before the second try; doubles up to recovery.wait */
-  POLL_INTERVAL_MS = 50, /* interval at which a pause checks for an interrupt */
-  PRINT_INTERVAL_S = 60  /* seconds between two lines about tries that fail */
+  FIRST_RETRY_PAUSE_MS = 100,      /* pause before the second try; doubles up to recovery.wait */
+  INTERRUPT_POLL_INTERVAL_MS = 50, /* interval at which a pause checks for an interrupt */
+  FAILED_TRY_PRINT_INTERVAL_S = 60 /* seconds between two lines about tries that fail */
 };
 
 /* ---- causes of failures ---------------------------------------------------------------------- */
@@ -30,8 +30,8 @@ static bool is_worker_loss(clv_run *r, const clv_err *err) {
   if (is_interrupted(r)) return false;
   if (err->code == CLV_UNAVAILABLE)
     return !r->trainer || strcmp(clv_trainer_lost_worker(r->trainer), "master") != 0;
-  if (err->code == CLV_DATA_LOSS && !r->recovery.has_had_damage)
-    return r->recovery.has_had_damage = true;
+  if (err->code == CLV_DATA_LOSS && !r->recovery.has_had_damaged_data)
+    return r->recovery.has_had_damaged_data = true;
   return err->code == CLV_DEADLINE;
 }
 
@@ -49,7 +49,7 @@ static bool may_be_temporary(const clv_run *r, const clv_err *err) {
 /* Checks that the policy of the host permits the weights and moments that a recovery sends. A run
  * without a checkpoint sends only the initial weights, which the policy has permitted already. */
 static clv_code check_policy_permits_resume(const clv_run *r, clv_err *err) {
-  const clv_planned_sends sends = clv_planned_sends_of(&r->data, CLV_COMMAND_RESUMES);
+  const clv_planned_sends sends = clv_planned_sends_make(&r->data, CLV_COMMAND_RESUMES);
   return clv_checkpoint_has_manifest(r->dir.data)
              ? clv_blueprint_check_policy(r->blueprint, &sends, err)
              : CLV_OK;
@@ -62,8 +62,8 @@ static uint64_t find_newest_checkpoint_step(const clv_run *r) {
 }
 
 /* Puts the reason why a failure ends the run in front of its text. Returns the failure's code. */
-static clv_code prefix_reason(clv_err *err, const char *why) {
-  return clv_err_prefix(err, "%s", why);
+static clv_code prefix_reason(clv_err *err, const char *prefix) {
+  return clv_err_prefix(err, "%s", prefix);
 }
 
 /* Counts the lost worker. Returns an error if the failure was no loss of a worker, or if the run
@@ -94,13 +94,13 @@ static clv_code count_lost_worker(clv_run *r, clv_err *err) {
 
 /* ---- printing the recovery ------------------------------------------------------------------- */
 
-/* Prints an event of the recovery, also to the journal. members: further members of the JSON
+/* Prints an event of the recovery, also to the journal. json_members: further members of the JSON
  * object, each with a comma before it. */
-static void print_event(const clv_run *r, const char *event, const char *members,
+static void print_event(const clv_run *r, const char *event, const char *json_members,
                         const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   CLV_FAILPOINT("recovery.%s", event);
-  clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"message\":", event, members);
+  clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"message\":", event, json_members);
   clv_bytes_add_json(&json, text);
   clv_bytes_puts(&json, "}");
   if (!json.failed) clv_report_notice(r->journal, clv_run_has_json_output(r), text, json.data);
@@ -109,36 +109,36 @@ static void print_event(const clv_run *r, const char *event, const char *members
 static double seconds_since(uint64_t ns) { return (double)(clv_now_ns() - ns) * 1e-9; }
 
 static void print_lost_worker(const clv_run *r, const clv_err *err) {
-  char text[CLV_ERR_TEXT + 160], members[120], start_text[80] = "its beginning";
+  char text[CLV_ERR_TEXT + 160], json_members[120], start_text[80] = "its beginning";
   uint64_t newest_step = r->recovery.checkpoint_step_at_last_loss;
   if (newest_step)
     snprintf(start_text, sizeof start_text, "the checkpoint of step %llu",
              (unsigned long long)newest_step);
   snprintf(text, sizeof text, "lost: %s; the run recovers and goes on from %s", err->text,
            start_text);
-  snprintf(members, sizeof members, ",\"step\":%llu,\"checkpoint\":%llu",
+  snprintf(json_members, sizeof json_members, ",\"step\":%llu,\"checkpoint\":%llu",
            (unsigned long long)r->recovery.last_step, (unsigned long long)newest_step);
-  print_event(r, "lost", members, text);
+  print_event(r, "lost", json_members, text);
 }
 
 /* Prints that a try has failed: the first time, and once a minute. */
 static void print_failed_try(clv_run *r, uint64_t n_tries, const clv_err *err) {
   clv_run_recovery *c = &r->recovery;
-  char text[CLV_ERR_TEXT + 160], members[80];
+  char text[CLV_ERR_TEXT + 160], json_members[80];
   double remaining_s =
       (double)r->config->recovery.give_up_after_ms / 1e3 - seconds_since(c->worker_lost_at_ns);
-  if (c->last_print_ns && seconds_since(c->last_print_ns) < PRINT_INTERVAL_S) return;
+  if (c->last_print_ns && seconds_since(c->last_print_ns) < FAILED_TRY_PRINT_INTERVAL_S) return;
   c->last_print_ns = clv_now_ns();
   snprintf(text, sizeof text,
            "not recovered yet: %s; it is tried for another %.0f s (recovery.give_up_after)",
            err->text, CLV_MAX(remaining_s, 0));
-  snprintf(members, sizeof members, ",\"tries\":%llu,\"seconds_left\":%.0f",
+  snprintf(json_members, sizeof json_members, ",\"tries\":%llu,\"seconds_left\":%.0f",
            (unsigned long long)n_tries, CLV_MAX(remaining_s, 0));
-  print_event(r, "waiting", members, text);
+  print_event(r, "waiting", json_members, text);
 }
 
 static void print_recovered(const clv_run *r) {
-  char text[200], members[120], repeated_text[80] = "no step is taken again";
+  char text[200], json_members[120], repeated_text[80] = "no step is taken again";
   unsigned long long from_step = clv_trainer_step_count(r->trainer), step = r->recovery.last_step;
   double recovery_s = seconds_since(r->recovery.worker_lost_at_ns);
   if (step > from_step)
@@ -147,9 +147,9 @@ static void print_recovered(const clv_run *r) {
         step == from_step + 1 ? "step %llu is taken again" : "steps %llu to %llu are taken again",
         from_step + 1, step);
   snprintf(text, sizeof text, "recovered after %.1f s: %s", recovery_s, repeated_text);
-  snprintf(members, sizeof members, ",\"step\":%llu,\"replayed\":%llu,\"seconds\":%.3f", from_step,
-           step > from_step ? step - from_step : 0, recovery_s);
-  print_event(r, "recovered", members, text);
+  snprintf(json_members, sizeof json_members, ",\"step\":%llu,\"replayed\":%llu,\"seconds\":%.3f",
+           from_step, step > from_step ? step - from_step : 0, recovery_s);
+  print_event(r, "recovered", json_members, text);
 }
 
 void clv_run_write_failed_schedule(const clv_run *r, const clv_err *reason) {
@@ -158,7 +158,7 @@ void clv_run_write_failed_schedule(const clv_run *r, const clv_err *reason) {
   if (reason->code != CLV_DEADLINE && reason->code != CLV_INTERNAL)
     /* for these failures nothing is written, because the schedule cannot have caused them */
     return;
-  clv_trainer_schedule_text(r->trainer, &text);
+  clv_trainer_append_schedule_text(r->trainer, &text);
   if (!text.len || clv_run_write_file(r, "schedule.failed", &text, &ignored_err) != CLV_OK) return;
   text.len = 0;
   clv_bytes_printf(&text, "the schedule of the failed step is in %s/schedule.failed", r->dir.data);
@@ -192,13 +192,13 @@ static clv_code open_session(clv_run *r, clv_err *err) {
 }
 
 /* Waits `ms` milliseconds, or until the user interrupts the run. */
-static void pause_for(const clv_run *r, uint64_t ms) {
-  const struct timespec poll_interval = {.tv_nsec = POLL_INTERVAL_MS * 1000000L};
-  uint64_t end = clv_now_ns() + ms * 1000000;
-  while (clv_now_ns() < end && !is_interrupted(r)) nanosleep(&poll_interval, NULL);
+static void pause_unless_interrupted(const clv_run *r, uint64_t ms) {
+  const struct timespec poll_interval = {.tv_nsec = INTERRUPT_POLL_INTERVAL_MS * 1000000L};
+  uint64_t end_ns = clv_now_ns() + ms * 1000000;
+  while (clv_now_ns() < end_ns && !is_interrupted(r)) nanosleep(&poll_interval, NULL);
 }
 
-static clv_code fail_gave_up(const clv_run *r, uint64_t n_tries, clv_err *err) {
+static clv_code fail_after_last_try(const clv_run *r, uint64_t n_tries, clv_err *err) {
   char text[160];
   snprintf(text, sizeof text, "given up after %.0f s (recovery.give_up_after) and %llu tries",
            (double)r->config->recovery.give_up_after_ms / 1e3, (unsigned long long)n_tries);
@@ -209,7 +209,7 @@ static clv_code fail_gave_up(const clv_run *r, uint64_t n_tries, clv_err *err) {
 
 /* Returns the worker of the session whose stages are at `name` now: the worker `name` itself, or
  * one that has `name` as spare. NULL: that worker has no spare. */
-static clv_remote_spec *find_worker_with_spare(const clv_run *r, const char *name) {
+static clv_remote_spec *find_lost_worker_with_spare(const clv_run *r, const char *name) {
   for (size_t i = 0; i < r->config->n_workers; i++) {
     clv_remote_spec *w = &r->config->workers[i];
     int worker_in_use = clv_session_worker_in_use(r->config, (int)i);
@@ -218,36 +218,37 @@ static clv_remote_spec *find_worker_with_spare(const clv_run *r, const char *nam
   return NULL;
 }
 
-static void print_replaced_worker(const clv_run *r, const char *lost_worker, const char *spare) {
+static void print_replaced_worker(const clv_run *r, const char *lost_worker,
+                                  const char *spare_worker) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, members = {0};
   clv_bytes_printf(
       &text,
       "replaced: worker '%s' could not be reached for %.0f s (recovery.replace_after), "
       "and '%s' takes its place",
-      lost_worker, seconds_since(r->recovery.tried_since_ns), spare);
-  clv_bytes_printf(&members, ",\"worker\":\"%s\",\"spare\":\"%s\"", lost_worker, spare);
+      lost_worker, seconds_since(r->recovery.first_try_ns), spare_worker);
+  clv_bytes_printf(&members, ",\"worker\":\"%s\",\"spare\":\"%s\"", lost_worker, spare_worker);
   if (!text.failed && !members.failed) print_event(r, "replaced", members.data, text.data);
 }
 
 /* Gives the stages of a worker that cannot be reached to its next spare, if the master has tried
  * the worker for recovery.replace_after. After the last spare it uses the worker itself again. */
 static clv_code use_next_spare(clv_run *r, const char *lost_worker, clv_err *err) {
-  clv_remote_spec *w = find_worker_with_spare(r, lost_worker);
+  clv_remote_spec *w = find_lost_worker_with_spare(r, lost_worker);
   double limit_s = (double)r->config->recovery.replace_after_ms / 1e3;
-  if (!w || seconds_since(r->recovery.tried_since_ns) < limit_s) return CLV_OK;
+  if (!w || seconds_since(r->recovery.first_try_ns) < limit_s) return CLV_OK;
   w->spare_in_use = (w->spare_in_use + 1) % (w->spares.n + 1);
   print_replaced_worker(r, lost_worker,
                         w->spare_in_use ? w->spares.items[w->spare_in_use - 1] : w->name);
-  r->recovery.tried_since_ns = clv_now_ns();
+  r->recovery.first_try_ns = clv_now_ns();
   return clv_run_make_blueprint(r, err);
 }
 
 /* Tries to open the session until that succeeds or recovery.give_up_after has passed. An interrupt
  * ends the pause, and the next try fails at once. */
 static clv_code retry_until_open(clv_run *r, clv_err *err) {
-  uint64_t pause_ms = FIRST_PAUSE_MS, limit_ms = r->config->recovery.give_up_after_ms;
+  uint64_t pause_ms = FIRST_RETRY_PAUSE_MS, limit_ms = r->config->recovery.give_up_after_ms;
   char lost_worker[CLEAVE_NAME + 1];
-  r->recovery.tried_since_ns = r->recovery.worker_lost_at_ns;
+  r->recovery.first_try_ns = r->recovery.worker_lost_at_ns;
   for (uint64_t n_tries = 1;; n_tries++) {
     clv_code code = open_session(r, err);
     if (code == CLV_OK) return CLV_OK;
@@ -260,10 +261,10 @@ static clv_code retry_until_open(clv_run *r, clv_err *err) {
       return code;
     }
     if (seconds_since(r->recovery.worker_lost_at_ns) * 1e3 >= (double)limit_ms)
-      return fail_gave_up(r, n_tries, err);
+      return fail_after_last_try(r, n_tries, err);
     print_failed_try(r, n_tries, err);
     CLV_TRY(use_next_spare(r, lost_worker, err));
-    pause_for(r, pause_ms);
+    pause_unless_interrupted(r, pause_ms);
     pause_ms = CLV_MIN(2 * pause_ms, r->config->recovery.wait_ms);
   }
 }
@@ -285,15 +286,15 @@ clv_code clv_run_recover(clv_run *r, clv_err *err) {
   r->recovery.last_step = clv_trainer_step_count(r->trainer);
   print_lost_worker(r, err);
   clv_run_write_failed_schedule(r, err);
-  clv_run_metrics_lost(r->metrics);
-  const clv_err lost = *err;
-  CLV_TRY(begin_recovery(r, &lost, err));
+  clv_run_metrics_note_lost_worker(r->metrics);
+  const clv_err loss_err = *err;
+  CLV_TRY(begin_recovery(r, &loss_err, err));
   CLV_TRY(retry_until_open(r, err));
-  clv_run_lock_note_recovered(r->lock, clv_trainer_step_count(r->trainer));
+  clv_run_lock_note_recovery(r->lock, clv_trainer_step_count(r->trainer));
   print_recovered(r);
-  clv_run_metrics_recovered(r->metrics, clv_now_ns() - r->recovery.worker_lost_at_ns);
+  clv_run_metrics_note_recovery(r->metrics, clv_now_ns() - r->recovery.worker_lost_at_ns);
   r->recovery.worker_lost_at_ns = 0;
-  clv_run_remove_leftovers(r);
+  clv_run_remove_unneeded_files(r);
   return CLV_OK;
 }
 
@@ -304,7 +305,7 @@ clv_code clv_run_wait_for_workers(clv_run *r, clv_err *err) {
   r->recovery.worker_lost_at_ns = clv_now_ns();
   close_session(r);
   print_failed_try(r, 1, err);
-  pause_for(r, FIRST_PAUSE_MS);
+  pause_unless_interrupted(r, FIRST_RETRY_PAUSE_MS);
   CLV_TRY(retry_until_open(r, err));
   r->recovery.worker_lost_at_ns = 0;
   return CLV_OK;

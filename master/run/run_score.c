@@ -10,14 +10,14 @@
 #include <string.h>
 
 static unsigned mask_of_wanted_scores(const clv_text_list *names) {
-  unsigned set = 0;
+  unsigned score_mask = 0;
   for (size_t i = 0; i < names->n; i++)
     for (int k = 0; k < CLV_SCORE_KINDS; k++)
-      if (strcmp(names->items[i], clv_score_names[k]) == 0) set |= 1u << k;
-  return set;
+      if (strcmp(names->items[i], clv_score_names[k]) == 0) score_mask |= 1u << k;
+  return score_mask;
 }
 
-static clv_score_outputs kind_of_outputs(clv_loss_kind kind, bool has_one_output) {
+static clv_score_outputs score_outputs_of_loss(clv_loss_kind kind, bool has_one_output) {
   switch (kind) {
     case CLV_LOSS_NLL:
       return CLV_SCORE_LOG_PROBABILITIES;
@@ -33,26 +33,27 @@ static clv_score_outputs kind_of_outputs(clv_loss_kind kind, bool has_one_output
 }
 
 /* Returns the number of columns of the output that are scored: of classes, labels or numbers. */
-static size_t count_columns(const clv_shape *out, bool has_classes, bool has_one_output) {
+static size_t count_scored_columns(const clv_shape *output_shape, bool has_classes,
+                                   bool has_one_output) {
   size_t n = 1;
-  if (has_classes) return has_one_output ? 2 : (size_t)out->dim[out->rank - 1];
-  for (int i = 1; i < out->rank; i++) n *= (size_t)out->dim[i];
+  if (has_classes) return has_one_output ? 2 : (size_t)output_shape->dim[output_shape->rank - 1];
+  for (int i = 1; i < output_shape->rank; i++) n *= (size_t)output_shape->dim[i];
   return n;
 }
 
 /* Refuses scores that cannot be computed for records with several labels. */
-static clv_code check_several_labels(const clv_session_config *c, const clv_score_options *o,
-                                     clv_err *err) {
-  char names[160];
+static clv_code refuse_scores_of_several_labels(const clv_session_config *c,
+                                                const clv_score_options *o, clv_err *err) {
+  char score_names[160];
   for (int k = 0; k < CLV_SCORE_KINDS; k++) {
     if (!(o->score_bits & 1u << k) || clv_score_tasks((clv_score_kind)k) & CLV_TASK_LABELS)
       continue;
-    clv_score_names_of(CLV_TASK_LABELS, names, sizeof names);
+    clv_score_names_of(CLV_TASK_LABELS, score_names, sizeof score_names);
     return clv_session_fail_at(c, c->loss.scores_pos, err,
                                "loss.scores: %s goes with one output of %s, and the last layer has "
                                "%zu, whose scores are %s",
                                clv_score_names[k], clv_loss_name(c->loss.kind), o->n_classes,
-                               names);
+                               score_names);
   }
   return CLV_OK;
 }
@@ -62,7 +63,7 @@ static clv_code make_target_score(const clv_run *r, const clv_target_spec *t, cl
                                   clv_err *err) {
   clv_task task = clv_loss_row_of(t->kind)->task;
   clv_score_options o = {.score_bits = mask_of_wanted_scores(&t->scores),
-                         .outputs = kind_of_outputs(t->kind, true),
+                         .outputs = score_outputs_of_loss(t->kind, true),
                          .n_classes = task == CLV_TASK_LABELS ? 2 : clv_target_width(t),
                          .specificity = t->specificity,
                          .has_intervals = r->o->intervals};
@@ -76,16 +77,17 @@ static clv_code make_target_score(const clv_run *r, const clv_target_spec *t, cl
 
 static clv_code make_single_score(const clv_run *r, clv_score **ret, clv_err *err) {
   const clv_session_config *c = r->config;
-  const clv_graph *last = r->blueprint->full_graph;
-  const clv_shape *out = &last->nodes[last->output_node].shape;
+  const clv_graph *full_graph = r->blueprint->full_graph;
+  const clv_shape *output_shape = &full_graph->nodes[full_graph->output_node].shape;
   clv_task task = clv_loss_row_of(c->loss.kind)->task;
-  bool has_one_output = task == CLV_TASK_LABELS && out->rank == 2 && out->dim[1] == 1;
+  bool has_one_output =
+      task == CLV_TASK_LABELS && output_shape->rank == 2 && output_shape->dim[1] == 1;
   bool has_classes = task == CLV_TASK_CLASSES || has_one_output;
   clv_score_options o = {
       .score_bits = mask_of_wanted_scores(&c->loss.scores),
-      .outputs = kind_of_outputs(c->loss.kind, has_one_output),
-      .n_classes = count_columns(out, has_classes, has_one_output),
-      .has_ignored = clv_loss_row_of(c->loss.kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX,
+      .outputs = score_outputs_of_loss(c->loss.kind, has_one_output),
+      .n_classes = count_scored_columns(output_shape, has_classes, has_one_output),
+      .has_ignored_label = clv_loss_row_of(c->loss.kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX,
       .ignored_label = (int64_t)c->loss.ignore_index,
       .specificity = c->loss.specificity,
       .has_intervals = r->o->intervals};
@@ -93,7 +95,8 @@ static clv_code make_single_score(const clv_run *r, clv_score **ret, clv_err *er
   if (!o.score_bits && !o.has_intervals) return CLV_OK;
   if (task == CLV_TASK_NUMBERS && o.has_intervals)
     o.score_bits |= CLV_SCORE_MAE | CLV_SCORE_RMSE | CLV_SCORE_R2;
-  if (task == CLV_TASK_LABELS && !has_one_output) CLV_TRY(check_several_labels(c, &o, err));
+  if (task == CLV_TASK_LABELS && !has_one_output)
+    CLV_TRY(refuse_scores_of_several_labels(c, &o, err));
   if (clv_score_new(&o, ret, &reason) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(c, c->loss.scores_pos, err, "loss.scores: %s", reason.text);
 }
@@ -145,19 +148,19 @@ static const char *record_name(const void *user, size_t record) {
 
 /* ---- JSON of several targets ----------------------------------------------------------------- */
 
-/* Appends {"targets":{"died":{"loss":0.4,"auc":0.9},...}}. loss: [n_targets] mean
+/* Appends {"targets":{"died":{"loss":0.4,"auc":0.9},...}}. losses: [n_targets] mean
  * loss of each target. */
-static void append_json_targets(const clv_run *r, const double *loss, clv_bytes *out) {
+static void append_json_targets(const clv_run *r, const double *losses, clv_bytes *out) {
   clv_bytes_puts(out, "{\"targets\":{");
   for (size_t i = 0; i < r->config->loss.n_targets; i++) {
     CLV_AUTO(clv_scores_done) clv_scores s = {0};
     CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
-    char number[CLV_JSON_NUMBER];
+    char number[CLV_JSON_NUMBER_BYTES];
     if (clv_score_finish(r->scores[i], &s, NULL) != CLV_OK) continue;
-    clv_scores_json(&s, class_name, &(name_source){r, i}, &json);
+    clv_scores_append_json(&s, class_name, &(name_source){r, i}, &json);
     clv_bytes_puts(out, out->data[out->len - 1] == '{' ? "" : ",");
     clv_bytes_add_json(out, r->config->loss.targets[i].name);
-    clv_bytes_printf(out, ":{\"loss\":%s", clv_json_number(loss[i], 9, number));
+    clv_bytes_printf(out, ":{\"loss\":%s", clv_json_number(losses[i], 9, number));
     if (json.failed) out->failed = true;
     /* the object without its first brace; "{}" has no member */
     if (json.len > 2) clv_bytes_printf(out, ",%s", json.data + 1);
@@ -171,13 +174,13 @@ static void append_json_scores(const clv_run *r, const clv_step_result *e, const
   if (r->config->loss.n_targets)
     append_json_targets(r, e->target_losses, out);
   else
-    clv_scores_json(s, class_name, &(name_source){r, 0}, out);
+    clv_scores_append_json(s, class_name, &(name_source){r, 0}, out);
 }
 
 /* Appends the curves for a report; of several targets {"targets":{"died":{"roc":...},...}}. */
 static void append_json_curves(const clv_run *r, const clv_scores *s, clv_bytes *out) {
   if (!r->config->loss.n_targets) {
-    clv_scores_json_curves(s, out);
+    clv_scores_append_curves_json(s, out);
     return;
   }
   clv_bytes_puts(out, "{\"targets\":{");
@@ -185,7 +188,7 @@ static void append_json_curves(const clv_run *r, const clv_scores *s, clv_bytes 
     CLV_AUTO(clv_scores_done) clv_scores of_target = {0};
     CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
     if (clv_score_finish(r->scores[i], &of_target, NULL) != CLV_OK) continue;
-    clv_scores_json_curves(&of_target, &json);
+    clv_scores_append_curves_json(&of_target, &json);
     if (json.failed) out->failed = true;
     if (!json.len) continue;
     clv_bytes_puts(out, out->data[out->len - 1] == '{' ? "" : ",");
@@ -219,10 +222,11 @@ clv_code clv_run_write_worst_records(const clv_run *r, clv_err *err) {
   for (size_t i = 0; r->scores && i < r->n_scores; i++) {
     CLV_AUTO(clv_scores_done) clv_scores s = {0};
     CLV_TRY(clv_score_finish(r->scores[i], &s, err));
-    s.n_worst = CLV_MIN(s.n_worst, CLV_RUN_MAX_WORST / r->n_scores);
-    if (s.n_worst && !n) clv_bytes_puts(&text, "[");
-    clv_scores_json_worst(&s, targets ? targets[i].name : NULL, record_name, r, n > 0, &text);
-    n += s.n_worst;
+    s.n_worst_records = CLV_MIN(s.n_worst_records, CLV_RUN_MAX_WORST_RECORDS / r->n_scores);
+    if (s.n_worst_records && !n) clv_bytes_puts(&text, "[");
+    clv_scores_append_worst_json(&s, targets ? targets[i].name : NULL, record_name, r, n > 0,
+                                 &text);
+    n += s.n_worst_records;
   }
   if (!n) return CLV_OK;
   clv_bytes_puts(&text, "]\n");
@@ -239,7 +243,7 @@ typedef struct scalar_list {
   const char *target; /* name of the target that has the scores; NULL: records have one label */
 } scalar_list;
 
-/* Callback of clv_scores_each: appends a scalar. The tag is the name, after a target's, as in
+/* Callback of clv_scores_for_each: appends a scalar. The tag is the name, after a target's, as in
  * "died.auc". */
 static void add_scalar(void *user, const char *name, double value) {
   scalar_list *list = user;
@@ -262,7 +266,7 @@ static clv_code list_scalars(const clv_run *r, const clv_step_result *e, clv_run
     CLV_TRY(clv_score_finish(r->scores[i], &s, err));
     if (t) add_scalar(&list, "loss", e->target_losses[i]);
     if (t && s.n_classes) add_scalar(&list, "accuracy", s.values[CLV_VALUE_ACCURACY]);
-    clv_scores_each(&s, add_scalar, &list);
+    clv_scores_for_each(&s, add_scalar, &list);
   }
   return CLV_OK;
 }
@@ -300,35 +304,35 @@ void clv_run_scores_free(clv_run_scores *s) {
 }
 
 /* Appends the scores `s` of r->scores[i] to the line of the evaluation, or to that of target i. */
-static void add_text(const clv_run *r, size_t i, bool with_table, const clv_scores *s,
-                     clv_bytes *text) {
+static void append_score_text(const clv_run *r, size_t i, bool with_table, const clv_scores *s,
+                              clv_bytes *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes rows = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   bool is_target = r->config->loss.n_targets > 0;
-  clv_scores_line(s, &line);
+  clv_scores_append_line(s, &line);
   if (line.failed) text->failed = true;
   if (line.len) clv_bytes_printf(text, "%s%s", is_target ? ", " : "  ", line.data);
-  if (with_table) clv_scores_table(s, class_name, &(name_source){r, i}, &rows);
+  if (with_table) clv_scores_append_table(s, class_name, &(name_source){r, i}, &rows);
   if (rows.failed) text->failed = true;
   if (rows.len) clv_bytes_printf(text, "\n%.*s", (int)rows.len - 1, rows.data);
 }
 
 /* Appends a line for each target: its name, loss, accuracy and scores. */
-static void add_target_texts(const clv_run *r, const clv_step_result *e, bool with_table,
-                             clv_bytes *text) {
+static void append_target_texts(const clv_run *r, const clv_step_result *e, bool with_table,
+                                clv_bytes *text) {
   for (size_t i = 0; i < r->config->loss.n_targets; i++) {
     CLV_AUTO(clv_scores_done) clv_scores s = {0};
     CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
-    char loss[CLV_JSON_NUMBER];
+    char loss_text[CLV_JSON_NUMBER_BYTES];
     if (clv_score_finish(r->scores[i], &s, NULL) != CLV_OK) continue;
     clv_bytes_puts(&name, r->config->loss.targets[i].name);
     if (name.failed) text->failed = true;
     if (!name.failed) clv_text_to_printable(name.data);
     clv_bytes_printf(text, "\n  %s: loss %s", name.data ? name.data : "",
-                     clv_format_number("%.6f", e->target_losses[i], loss));
+                     clv_format_number("%.6f", e->target_losses[i], loss_text));
     if (s.n_classes)
       clv_bytes_printf(text, ", accuracy %.2f %%", 100 * s.values[CLV_VALUE_ACCURACY]);
-    add_text(r, i, with_table, &s, text);
+    append_score_text(r, i, with_table, &s, text);
   }
 }
 
@@ -337,9 +341,9 @@ void clv_run_add_scores(const clv_run *r, const clv_step_result *e, bool with_ta
   CLV_AUTO(clv_scores_done) clv_scores s = {0};
   if (r->scores && clv_score_finish(r->scores[0], &s, NULL) == CLV_OK) {
     if (r->config->loss.n_targets)
-      add_target_texts(r, e, with_table, text);
+      append_target_texts(r, e, with_table, text);
     else
-      add_text(r, 0, with_table, &s, text);
+      append_score_text(r, 0, with_table, &s, text);
     clv_bytes_puts(json, ",\"scores\":");
     append_json_scores(r, e, &s, json);
   }

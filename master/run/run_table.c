@@ -10,7 +10,7 @@
 
 #include "master/run/run_int.h"
 
-enum { MAX_BYTES = 1 << 30, NAME_WIDTH = 20 };
+enum { MAX_LEARNT_FILE_BYTES = 1 << 30, NAME_COLUMN_WIDTH = 20 };
 
 /* ---- the file table.json --------------------------------------------------------------------- */
 
@@ -37,7 +37,7 @@ clv_code clv_run_read_learnt(const clv_run *r, clv_learnt **ret, clv_err *err) {
   clv_err reason;
   clv_bytes_printf(&path, "%s/" CLV_RUN_TABLE_FILE, r->config->checkpoint.dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_code code = clv_file_read(path.data, MAX_BYTES, &text, err);
+  clv_code code = clv_file_read(path.data, MAX_LEARNT_FILE_BYTES, &text, err);
   if (code == CLV_NOT_FOUND) return CLV_OK;
   CLV_TRY(code);
   if (clv_learnt_parse(text.data, text.len, path.data, ret, &reason) == CLV_OK)
@@ -59,12 +59,12 @@ clv_code clv_run_write_learnt(const clv_run *r, clv_err *err) {
 
 /* ---- reading of large tables ----------------------------------------------------------------- */
 
-static void print_reading(void *user, const char *text) {
+static void print_reading_notice(void *user, const char *text) {
   (void)user;
   clv_notice(CLV_LOG_INFO, "table", "%s", text);
 }
 
-void clv_run_report_reading(clv_run *r) { r->data.notifier.notify = print_reading; }
+void clv_run_report_table_reading(clv_run *r) { r->data.notifier.notify = print_reading_notice; }
 
 /* ---- descriptions of columns ----------------------------------------------------------------- */
 
@@ -74,8 +74,8 @@ static const struct {
     [CLV_COLUMN_IS_CONSTANT] = {"constant", "has one value in all records: say as: ignore"},
     [CLV_COLUMN_NAMES_RECORDS] = {"names_records",
                                   "has another value in each record: is it an id?"},
-    [CLV_COLUMN_TELLS_TARGET] = {"tells_target",
-                                 "says nearly what the target says: would it be known in time?"},
+    [CLV_COLUMN_REVEALS_TARGET] = {"tells_target",
+                                   "says nearly what the target says: would it be known in time?"},
     [CLV_COLUMN_REPEATS_IDS] = {"repeats_ids",
                                 "has ids of several records: data.validation.by: group keeps "
                                 "these in one set"},
@@ -84,7 +84,7 @@ static const struct {
                                        "to learn of it"},
 };
 
-static void append_facts(const clv_column_facts *f, clv_bytes *out) {
+static void append_column_facts(const clv_column_facts *f, clv_bytes *out) {
   char range_text[48] = "-";
   CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
   char low[CLV_DATE_TEXT_BYTES], high[CLV_DATE_TEXT_BYTES];
@@ -96,8 +96,9 @@ static void append_facts(const clv_column_facts *f, clv_bytes *out) {
   clv_bytes_puts(&name, f->name);
   out->failed |= name.failed;
   if (!name.failed) clv_text_to_printable(name.data);
-  clv_bytes_printf(out, "  %-*s  %-8s  %-26s  %8zu  %8zu\n", NAME_WIDTH, name.data ? name.data : "",
-                   clv_column_use_names[f->use], range_text, f->n_missing, f->n_distinct);
+  clv_bytes_printf(out, "  %-*s  %-8s  %-26s  %8zu  %8zu\n", NAME_COLUMN_WIDTH,
+                   name.data ? name.data : "", clv_column_use_names[f->use], range_text,
+                   f->n_missing, f->n_distinct);
 }
 
 static void append_suspicion(const clv_column_facts *f, clv_bytes *out) {
@@ -106,8 +107,8 @@ static void append_suspicion(const clv_column_facts *f, clv_bytes *out) {
   clv_bytes_puts(&name, f->name);
   out->failed |= name.failed;
   if (!name.failed) clv_text_to_printable(name.data);
-  if (f->told_target) {
-    clv_bytes_puts(&target, f->told_target);
+  if (f->revealed_target) {
+    clv_bytes_puts(&target, f->revealed_target);
     out->failed |= target.failed;
     if (!target.failed) clv_text_to_printable(target.data);
   }
@@ -125,30 +126,32 @@ static void append_facts_json(const clv_column_facts *f, clv_bytes *out) {
   if (f->n_rows) clv_bytes_printf(out, ",\"rows\":%zu", f->n_rows);
   if (f->correlation != 0) clv_bytes_printf(out, ",\"correlation\":%.6g", f->correlation);
   if (f->suspicion) clv_bytes_printf(out, ",\"warning\":\"%s\"", suspicions[f->suspicion].word);
-  if (f->told_target) clv_bytes_puts(out, ",\"target\":");
-  if (f->told_target) clv_bytes_add_json(out, f->told_target);
+  if (f->revealed_target) clv_bytes_puts(out, ",\"target\":");
+  if (f->revealed_target) clv_bytes_add_json(out, f->revealed_target);
   clv_bytes_puts(out, "}");
 }
 
-clv_code clv_run_describe_columns(const clv_run *r, bool json, clv_bytes *out, clv_err *err) {
+clv_code clv_run_describe_columns(const clv_run *r, bool writes_json, clv_bytes *out,
+                                  clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes warnings = {0};
   const clv_dataset *ds = r->data.train;
   size_t n = ds ? clv_dataset_column_count(ds) : 0;
   clv_column_facts f;
-  if (json) clv_bytes_puts(out, ",\"columns\":[");
-  if (n && !json)
+  if (writes_json) clv_bytes_puts(out, ",\"columns\":[");
+  if (n && !writes_json)
     clv_bytes_printf(
         out,
         "data.train: %zu column%s, in the %zu training records\n  %-*s  %-8s  %-26s  %8s  %8s\n", n,
-        CLV_S(n), r->data.train_rows.n, NAME_WIDTH, "column", "as", "range", "missing", "distinct");
+        CLV_S(n), r->data.train_rows.n, NAME_COLUMN_WIDTH, "column", "as", "range", "missing",
+        "distinct");
   for (size_t i = 0; i < n; i++) {
     CLV_TRY(clv_dataset_column_facts(ds, &r->data.train_rows, i, &f, err));
-    if (json && i) clv_bytes_puts(out, ",");
-    (json ? append_facts_json : append_facts)(&f, out);
+    if (writes_json && i) clv_bytes_puts(out, ",");
+    (writes_json ? append_facts_json : append_column_facts)(&f, out);
     append_suspicion(&f, &warnings);
   }
-  if (json) clv_bytes_puts(out, "]");
-  if (!json) clv_indexes_describe(ds, out);
-  if (!json && warnings.len) clv_bytes_add(out, warnings.data, warnings.len);
+  if (writes_json) clv_bytes_puts(out, "]");
+  if (!writes_json) clv_indexes_describe(ds, out);
+  if (!writes_json && warnings.len) clv_bytes_add(out, warnings.data, warnings.len);
   return out->failed || warnings.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }

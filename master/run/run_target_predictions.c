@@ -37,7 +37,7 @@ static const char *class_name(const clv_predictions *r, const clv_target_spec *s
 
 static size_t predicted_class(const clv_target_spec *s, const float *outputs) {
   return s->n_classes ? clv_argmax_row(outputs, (size_t)s->n_classes)
-                      : clv_is_positive(s->kind, outputs[0]);
+                      : clv_is_positive_output(s->kind, outputs[0]);
 }
 
 static size_t count_outputs(const clv_predictions *r) {
@@ -52,7 +52,7 @@ static const float *outputs_of_row(const clv_predictions *r, const clv_tensor *t
 }
 
 /* Converts an output to the predicted number. An output of poisson is the number's logarithm. */
-static double number_from_output(const clv_target_spec *s, float output) {
+static double predicted_number(const clv_target_spec *s, float output) {
   return s->kind == CLV_LOSS_POISSON ? exp((double)output) : (double)output;
 }
 
@@ -78,13 +78,13 @@ static void append_column(clv_bytes *out, const clv_predictions *r, const clv_ta
 }
 
 void clv_target_predictions_add_header(clv_bytes *out, const clv_predictions *r) {
-  const char *value = r->probabilities ? "probability_" : "output_";
+  const char *column_prefix = r->probabilities ? "probability_" : "output_";
   for (size_t k = 0; k < r->n_targets; k++) {
     const clv_target_spec *s = &r->targets[k];
     clv_bytes_puts(out, ",");
     clv_predictions_add_csv_text(out, s->name);
     for (size_t j = 0; has_classes(s) && j < clv_target_width(s); j++)
-      append_column(out, r, s, j, value);
+      append_column(out, r, s, j, column_prefix);
     for (size_t j = 0; r->low && j < clv_target_width(s); j++) append_column(out, r, s, j, "low_");
     for (size_t j = 0; r->high && j < clv_target_width(s); j++)
       append_column(out, r, s, j, "high_");
@@ -108,9 +108,9 @@ void clv_target_predictions_add_names(clv_bytes *out, const clv_predictions *r) 
 
 /* Appends the numbers of a target's outputs; nothing if x is NULL. */
 static void append_csv_numbers(clv_bytes *out, const clv_target_spec *s, const float *x) {
-  char number[CLV_JSON_NUMBER];
+  char number[CLV_JSON_NUMBER_BYTES];
   for (size_t j = 0; x && j < clv_target_width(s); j++)
-    clv_bytes_printf(out, ",%s", clv_format_number("%.9g", number_from_output(s, x[j]), number));
+    clv_bytes_printf(out, ",%s", clv_format_number("%.9g", predicted_number(s, x[j]), number));
 }
 
 static void append_csv_class(clv_bytes *out, const clv_predictions *r, const clv_target_spec *s,
@@ -145,25 +145,25 @@ void clv_target_predictions_add_csv(clv_bytes *out, const clv_predictions *r, si
 /* Appends the numbers of a target's outputs as a member with a list; nothing if x is NULL. */
 static void append_json_numbers(clv_bytes *out, const char *key, const clv_target_spec *s,
                                 const float *x) {
-  char number[CLV_JSON_NUMBER];
+  char number[CLV_JSON_NUMBER_BYTES];
   if (!x) return;
   clv_bytes_printf(out, ",\"%s\":[", key);
   for (size_t j = 0; j < clv_target_width(s); j++)
     clv_bytes_printf(out, "%s%s", j ? "," : "",
-                     clv_json_number(number_from_output(s, x[j]), 9, number));
+                     clv_json_number(predicted_number(s, x[j]), 9, number));
   clv_bytes_puts(out, "]");
 }
 
 /* Appends the predicted class of a target and its name or, if it has no classes, the predicted
  * number. */
-static void append_json_answer(clv_bytes *out, const clv_predictions *r, const clv_target_spec *s,
-                               const float *outputs) {
-  char number[CLV_JSON_NUMBER];
+static void append_json_prediction(clv_bytes *out, const clv_predictions *r,
+                                   const clv_target_spec *s, const float *outputs) {
+  char number[CLV_JSON_NUMBER_BYTES];
   size_t class = predicted_class(s, outputs);
   const char *name = class_name(r, s, class);
   if (!has_classes(s)) {
     clv_bytes_printf(out, "\"number\":%s",
-                     clv_json_number(number_from_output(s, outputs[0]), 9, number));
+                     clv_json_number(predicted_number(s, outputs[0]), 9, number));
     return;
   }
   clv_bytes_printf(out, "\"class\":%zu", class);
@@ -182,7 +182,7 @@ void clv_target_predictions_add_json(clv_bytes *out, const clv_predictions *r, s
     clv_bytes_puts(out, k ? "," : "");
     clv_bytes_add_json(out, s->name);
     clv_bytes_puts(out, ":{");
-    append_json_answer(out, r, s, outputs);
+    append_json_prediction(out, r, s, outputs);
     if (has_classes(s))
       append_json_numbers(out, r->probabilities ? "probabilities" : "outputs", s, values);
     append_json_numbers(out, "low", s, low);

@@ -13,7 +13,7 @@
 #include "master/run/run_int.h"
 
 /* Consecutive steps with gradients that are not finite, after which the run fails as diverged. */
-enum { MAX_SKIPPED_STEPS = 20 };
+enum { MAX_CONSECUTIVE_SKIPPED_STEPS = 20 };
 
 /* ---- training -------------------------------------------------------------------------------- */
 
@@ -29,12 +29,12 @@ static clv_code record_evaluation(clv_run *r, const char *set_name, const clv_st
   clv_evaluation evaluation = {.dataset = set_name,
                                .step = best.step,
                                .epoch = epoch,
-                               .samples = e->samples,
-                               .places = e->n_labelled != e->samples ? e->n_labelled : 0,
+                               .n_samples = e->samples,
+                               .n_labelled = e->n_labelled != e->samples ? e->n_labelled : 0,
                                .loss = e->loss,
                                .accuracy = has_accuracy ? accuracy : -1,
-                               .scores = scores.json.len ? scores.json.data : NULL,
-                               .curves = scores.curves.len ? scores.curves.data : NULL,
+                               .scores_json = scores.json.len ? scores.json.data : NULL,
+                               .curves_json = scores.curves.len ? scores.curves.data : NULL,
                                .scalars = scores.scalars,
                                .n_scalars = scores.n};
   snprintf(best.evaluated_set, sizeof best.evaluated_set, "%s", set_name);
@@ -55,7 +55,7 @@ static void print_evaluation(clv_run *r, const char *set_name, const clv_step_re
 
 /* Evaluates the validation records, and counts the result for early stopping. If it is the best so
  * far, saves a checkpoint and records it as the best. */
-static clv_code validate_and_keep_best(clv_run *r, uint64_t epoch, clv_err *err) {
+static clv_code validate_and_save_best(clv_run *r, uint64_t epoch, clv_err *err) {
   clv_step_result e;
   clv_best_checkpoint best;
   if (!r->data.validation_rows.n) return CLV_OK;
@@ -65,10 +65,10 @@ static clv_code validate_and_keep_best(clv_run *r, uint64_t epoch, clv_err *err)
   CLV_TRY(record_evaluation(r, "validation", &e, epoch, err));
   /* before the checkpoint below, because the checkpoint stores the count */
   clv_run_count_validation(r, &e);
-  if (!clv_run_is_best(r, &e, &best)) return CLV_OK;
+  if (!clv_run_is_best_evaluation(r, &e, &best)) return CLV_OK;
   CLV_TRY(clv_run_try_save_now(r, err));
   bool is_saved = r->steps.saved_step == clv_trainer_step_count(r->trainer);
-  return is_saved ? clv_run_write_best(r, &best, err) : CLV_OK;
+  return is_saved ? clv_run_write_best_checkpoint(r, &best, err) : CLV_OK;
 }
 
 static void count_step(clv_run_steps *l, const clv_step_result *s) {
@@ -82,9 +82,9 @@ static void count_step(clv_run_steps *l, const clv_step_result *s) {
     l->n_bad_losses++;
 }
 
-/* Reports a step. bytes: bytes sent and received in the step. */
+/* Reports a step. sent_and_received_bytes: bytes sent and received in the step. */
 static clv_code report_step(clv_run *r, uint64_t epoch, uint64_t step, const clv_step_result *s,
-                            const uint64_t bytes[2], clv_err *err) {
+                            const uint64_t sent_and_received_bytes[2], clv_err *err) {
   clv_progress p = {
       .step = step,
       .total_steps = r->steps.stop_step,
@@ -95,15 +95,15 @@ static clv_code report_step(clv_run *r, uint64_t epoch, uint64_t step, const clv
                       : -1,
       .grad_norm = s->grad_norm,
       .lr = s->lr,
-      .samples = s->samples,
+      .n_samples = s->samples,
       .wait_ns = s->wait_ns,
       .step_ns = s->step_ns,
-      .step_up = bytes[0],
-      .step_down = bytes[1],
+      .step_bytes_up = sent_and_received_bytes[0],
+      .step_bytes_down = sent_and_received_bytes[1],
       .changed_weights = s->changed_weights};
-  clv_trainer_traffic(r->trainer, &p.bytes_up, &p.bytes_down);
+  clv_trainer_count_traffic(r->trainer, &p.bytes_up, &p.bytes_down);
   clv_run_lock_note_step(r->lock, step, p.loss, p.accuracy < 0 ? NAN : p.accuracy);
-  clv_run_metrics_step(r->metrics, step, s);
+  clv_run_metrics_note_step(r->metrics, step, s);
   count_step(&r->steps, s);
   return clv_reporter_step(r->reporter, &p, err);
 }
@@ -121,10 +121,10 @@ static void print_schedule_notice(clv_run *r) {
 /* Returns true if the round ends with this batch even if it is not full. The decision depends on
  * the session only, not on interrupts or checkpoints, because the weights of an asynchronous
  * schedule depend on where its rounds end. */
-static bool is_last_of_round(const clv_run *r, const clv_batch *batch) {
+static bool is_last_batch_of_round(const clv_run *r, const clv_batch *batch) {
   uint64_t step =
       clv_trainer_step_count(r->trainer) + clv_trainer_count_held_batches(r->trainer) + 1;
-  return batch->is_last_of_epoch || step >= r->steps.session_steps;
+  return batch->is_last_of_epoch || step >= r->steps.n_session_steps;
 }
 
 /* Takes a step and reports it. The steps of a round are reported with equal shares of the bytes. */
@@ -132,24 +132,25 @@ static clv_code take_step(clv_run *r, const clv_batch *batch, clv_err *err) {
   const clv_step_result *results;
   uint32_t n_steps_done;
   uint64_t step_before = clv_trainer_step_count(r->trainer), bytes_before[2], bytes_after[2];
-  clv_trainer_traffic(r->trainer, &bytes_before[0], &bytes_before[1]);
-  CLV_TRY(clv_trainer_step(r->trainer, batch, is_last_of_round(r, batch), &n_steps_done, &results,
-                           err));
-  clv_trainer_traffic(r->trainer, &bytes_after[0], &bytes_after[1]);
+  clv_trainer_count_traffic(r->trainer, &bytes_before[0], &bytes_before[1]);
+  CLV_TRY(clv_trainer_step(r->trainer, batch, is_last_batch_of_round(r, batch), &n_steps_done,
+                           &results, err));
+  clv_trainer_count_traffic(r->trainer, &bytes_after[0], &bytes_after[1]);
   for (uint32_t i = 0; i < n_steps_done; i++) {
-    const uint64_t bytes[2] = {(bytes_after[0] - bytes_before[0]) / n_steps_done,
-                               (bytes_after[1] - bytes_before[1]) / n_steps_done};
-    CLV_TRY(report_step(r, batch->at.epoch, step_before + i + 1, &results[i], bytes, err));
+    const uint64_t sent_and_received_bytes[2] = {(bytes_after[0] - bytes_before[0]) / n_steps_done,
+                                                 (bytes_after[1] - bytes_before[1]) / n_steps_done};
+    CLV_TRY(report_step(r, batch->at.epoch, step_before + i + 1, &results[i],
+                        sent_and_received_bytes, err));
   }
   if (n_steps_done && !clv_trainer_count_held_batches(r->trainer)) r->steps.cursor = batch->next;
   print_schedule_notice(r);
   clv_run_print_notices(r);
-  clv_run_escrow_print(r);
-  if (r->steps.n_skipped_in_a_row < MAX_SKIPPED_STEPS) return CLV_OK;
+  clv_run_print_escrow_notes(r);
+  if (r->steps.n_skipped_in_a_row < MAX_CONSECUTIVE_SKIPPED_STEPS) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
                   "diverged: the gradients of the last %d steps were not finite; lower "
                   "train.optimizer.lr, which is %g, or set train.clip_grad_norm",
-                  MAX_SKIPPED_STEPS, r->config->train.optimizer.lr);
+                  MAX_CONSECUTIVE_SKIPPED_STEPS, r->config->train.optimizer.lr);
 }
 
 /* Ends a round: validates at the end of an epoch, and saves a checkpoint if one is due.
@@ -159,21 +160,21 @@ static clv_code end_round(clv_run *r, uint64_t step_before, uint64_t round_ns, b
                           clv_err *err) {
   /* The validation comes before the checkpoint, because a run that stops between the two would
    * resume without this validation. */
-  if (is_end_of_epoch) CLV_TRY(validate_and_keep_best(r, r->steps.last_epoch, err));
+  if (is_end_of_epoch) CLV_TRY(validate_and_save_best(r, r->steps.last_epoch, err));
   return clv_run_save_if_due(r, step_before, round_ns, err);
 }
 
 /* Removes the checkpoints that an earlier attempt would have removed, if it was killed after its
  * last checkpoint and this attempt had no step left to take. */
-static clv_code prune_after_killed_attempt(const clv_run *r, clv_err *err) {
+static clv_code prune_checkpoints_of_killed_attempt(const clv_run *r, clv_err *err) {
   if (!r->is_resumed || r->steps.n_steps_done != r->steps.restored_step) return CLV_OK;
-  return clv_trainer_prune(r->trainer, r->dir.data, r->best_checkpoint.step, err);
+  return clv_trainer_prune_checkpoints(r->trainer, r->dir.data, r->best_checkpoint.step, err);
 }
 
 clv_code clv_run_loop(clv_run *r, clv_err *err) {
-  uint64_t step_before, began_ns = clv_now_ns();
+  uint64_t step_before, round_begin_ns = clv_now_ns();
   while ((step_before = clv_trainer_step_count(r->trainer)) < r->steps.stop_step &&
-         !clv_stopping_is_over(&r->steps.stopping, &r->config->train)) {
+         !clv_early_stopping_is_due(&r->steps.early_stopping_state, &r->config->train)) {
     clv_batch batch;
     CLV_TRY(clv_loader_next(r->steps.loader, &batch, err));
     if (!batch.n) break;
@@ -181,25 +182,25 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) {
     CLV_TRY(take_step(r, &batch, err));
     r->steps.last_epoch = batch.at.epoch;
     if (clv_trainer_count_held_batches(r->trainer)) continue;
-    CLV_TRY(end_round(r, step_before, clv_now_ns() - began_ns, batch.is_last_of_epoch, err));
-    began_ns = clv_now_ns();
+    CLV_TRY(end_round(r, step_before, clv_now_ns() - round_begin_ns, batch.is_last_of_epoch, err));
+    round_begin_ns = clv_now_ns();
     if (r->o->interrupted && *r->o->interrupted) break;
   }
   CLV_TRY(clv_run_save_now(r, err));
-  return prune_after_killed_attempt(r, err);
+  return prune_checkpoints_of_killed_attempt(r, err);
 }
 
 static clv_code finish_profile(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   if (!r->profiler) return CLV_OK;
   if (r->o->profile) {
-    clv_profiler_text(r->profiler, r->trainer, &text);
+    clv_profiler_append_text(r->profiler, r->trainer, &text);
     clv_reporter_notice(r->reporter, text.data, NULL);
   }
   return clv_profiler_finish(r->profiler, err);
 }
 
-static bool is_stopped(const clv_run *r) {
+static bool is_stop_requested(const clv_run *r) {
   return r->o->interrupted && *r->o->interrupted == CLV_ASKED_TO_STOP;
 }
 
@@ -207,11 +208,12 @@ static bool is_stopped(const clv_run *r) {
  * progress, and the step is that of the newest checkpoint. */
 static clv_exit_code print_interrupted(clv_run *r) {
   char text[512];
-  const char *json = is_stopped(r) ? "{\"event\":\"stopped\"}" : "{\"event\":\"interrupted\"}";
+  const char *json =
+      is_stop_requested(r) ? "{\"event\":\"stopped\"}" : "{\"event\":\"interrupted\"}";
   uint64_t step =
       r->trainer ? clv_trainer_step_count(r->trainer) : r->recovery.checkpoint_step_at_last_loss;
   snprintf(text, sizeof text, "%s after step %llu; --resume goes on from %s",
-           is_stopped(r) ? "stopped" : "interrupted", (unsigned long long)step, r->dir.data);
+           is_stop_requested(r) ? "stopped" : "interrupted", (unsigned long long)step, r->dir.data);
   if (r->reporter)
     clv_reporter_notice(r->reporter, text, json);
   else
@@ -223,12 +225,12 @@ static clv_exit_code print_interrupted(clv_run *r) {
 static void print_skipped_records_and_steps(clv_run *r) {
   char text[200], json[160];
   uint64_t n_skipped = r->steps.n_bad_losses + r->steps.n_bad_gradients;
-  if (r->n_left_out) {
+  if (r->n_omitted_records) {
     snprintf(text, sizeof text,
              "%llu record%s were left out (data.non_finite: skip, data.broken: skip)",
-             (unsigned long long)r->n_left_out, CLV_S(r->n_left_out));
+             (unsigned long long)r->n_omitted_records, CLV_S(r->n_omitted_records));
     snprintf(json, sizeof json, "{\"event\":\"left_out\",\"records\":%llu}",
-             (unsigned long long)r->n_left_out);
+             (unsigned long long)r->n_omitted_records);
     clv_reporter_notice(r->reporter, text, json);
   }
   if (!n_skipped) return;
@@ -296,7 +298,7 @@ static clv_exit_code finish_training(clv_run *r, clv_err *err) {
   if (r->o->interrupted && *r->o->interrupted) return print_interrupted(r);
   if (check_weights_changed(&r->steps, err) != CLV_OK)
     return clv_run_fail(r, CLV_EXIT_DIVERGED, err);
-  clv_run_print_stopping(r);
+  clv_run_print_early_stopping(r);
   snprintf(text, sizeof text, "run files in %s", r->dir.data);
   clv_reporter_notice(r->reporter, text, NULL);
   if (r->data.test && clv_dataset_has_labels(r->data.test)) {
@@ -332,7 +334,7 @@ static clv_code connect_and_restore(clv_run *r, clv_err *err) {
   clv_code code = clv_run_open_trainer(r, err);
   if (code == CLV_OK) code = clv_run_restore(r, err);
   if (code != CLV_OK) CLV_TRY(clv_run_wait_for_workers(r, err));
-  if (r->o->resume) clv_run_remove_leftovers(r);
+  if (r->o->resume) clv_run_remove_unneeded_files(r);
   return CLV_OK;
 }
 
@@ -350,11 +352,11 @@ clv_exit_code clv_run_train(const clv_session_config *config, const clv_run_opti
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   clv_err err;
   clv_exit_code code = r.exit_code = run_training(&r, &err);
-  clv_run_cache_end(&r);
+  clv_run_end_cache(&r);
   clv_run_gather_at_end(&r);
   clv_run_status status = code == CLV_EXIT_OK            ? CLV_RUN_FINISHED
                           : code != CLV_EXIT_INTERRUPTED ? CLV_RUN_FAILED
-                          : is_stopped(&r)               ? CLV_RUN_STOPPED
+                          : is_stop_requested(&r)        ? CLV_RUN_STOPPED
                                                          : CLV_RUN_INTERRUPTED;
   if (!r.has_started) clv_run_drop_egress_record(&r);
   clv_run_lock_end(r.lock, status, code, status == CLV_RUN_FAILED ? err.text : "");

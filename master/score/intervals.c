@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes intervals of scores by the percentile bootstrap (Efron, 1979). Each of N_SAMPLES samples
- * has as many records as the evaluation, drawn from them with replacement. The draws depend on the
- * number of records alone, so equal evaluations have equal intervals.
+ * Computes intervals of scores by the percentile bootstrap (Efron, 1979). Each of
+ * N_BOOTSTRAP_SAMPLES samples has as many records as the evaluation, drawn from them with
+ * replacement. The draws depend on the number of records alone, so equal evaluations have equal
+ * intervals.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 
 #include "master/score/score_int.h"
 
-enum { N_SAMPLES = 1000 };
+enum { N_BOOTSTRAP_SAMPLES = 1000 };
 static const double LOW_SHARE = 0.025, HIGH_SHARE = 0.975; /* percentiles, as shares of 1 */
 
 /* Memory of the computation of all intervals. */
@@ -19,7 +20,7 @@ typedef struct bootstrap {
   uint32_t *orders;         /* [n_classes][n] results of clv_score_rank, if a score needs ranks */
   uint32_t *n_draws;        /* [n_records] how often the sample has each record */
   uint32_t *w;              /* [n] how often the sample has each position */
-  double *values;           /* [CLV_SCORE_VALUES][N_SAMPLES] */
+  double *values;           /* [CLV_SCORE_VALUES][N_BOOTSTRAP_SAMPLES] */
   clv_class_score *classes; /* [n_classes] class scores of the present sample */
 } bootstrap;
 
@@ -33,13 +34,14 @@ static void free_bootstrap(bootstrap *b) {
 
 static clv_code open_bootstrap(const clv_score *s, bootstrap *ret, clv_err *err) {
   size_t n_orders = needs_ranks(s) ? s->o.n_classes : 0, n;
-  if (!clv_mul_size(n_orders, s->n, &n) || n > CLV_SCORE_MAX_KEPT)
+  if (!clv_mul_size(n_orders, s->n, &n) || n > CLV_SCORE_MAX_KEPT_VALUES)
     return clv_fail(err, CLV_EXHAUSTED, "intervals of %zu places of %zu classes are too many", s->n,
                     s->o.n_classes);
   CLV_TRY(clv_alloc(n + 1, sizeof *ret->orders, &ret->orders, err));
   CLV_TRY(clv_alloc(s->n_records + 1, sizeof *ret->n_draws, &ret->n_draws, err));
   CLV_TRY(clv_alloc(s->n + 1, sizeof *ret->w, &ret->w, err));
-  CLV_TRY(clv_alloc((size_t)CLV_SCORE_VALUES * N_SAMPLES, sizeof *ret->values, &ret->values, err));
+  CLV_TRY(clv_alloc((size_t)CLV_SCORE_VALUES * N_BOOTSTRAP_SAMPLES, sizeof *ret->values,
+                    &ret->values, err));
   CLV_TRY(clv_alloc(s->o.n_classes, sizeof *ret->classes, &ret->classes, err));
   for (size_t c = 0; c < n_orders; c++) clv_score_rank(s, c, ret->orders + c * s->n);
   return CLV_OK;
@@ -49,13 +51,13 @@ static clv_code open_bootstrap(const clv_score *s, bootstrap *ret, clv_err *err)
 static void draw_sample(bootstrap *b, uint32_t k) {
   const clv_score *s = b->s;
   const clv_rng_key key = {.seed = UINT64_C(0x626f6f7473747261), .step = k};
-  uint32_t word[4];
+  uint32_t random_words[4];
   memset(b->n_draws, 0, s->n_records * sizeof *b->n_draws);
   for (size_t i = 0; i < s->n_records; i++) {
-    if (i % 4 == 0) clv_rng_block(&key, (uint32_t)(i / 4), word);
-    b->n_draws[(uint64_t)word[i % 4] * s->n_records >> 32]++;
+    if (i % 4 == 0) clv_rng_block(&key, (uint32_t)(i / 4), random_words);
+    b->n_draws[(uint64_t)random_words[i % 4] * s->n_records >> 32]++;
   }
-  for (size_t i = 0; i < s->n; i++) b->w[i] = b->n_draws[s->record_of[i]];
+  for (size_t i = 0; i < s->n; i++) b->w[i] = b->n_draws[s->record_indices[i]];
 }
 
 static int compare_doubles(const void *a, const void *b) {
@@ -65,18 +67,19 @@ static int compare_doubles(const void *a, const void *b) {
 
 /* Returns a percentile of sorted values, interpolated linearly between two of them, as
  * numpy.percentile does. share: percentile / 100. */
-static double percentile(const double *sorted, size_t n, double share) {
+static double percentile(const double *sorted_values, size_t n, double share) {
   double at = share * (double)(n - 1);
   size_t i = (size_t)at;
-  return i + 1 < n ? sorted[i] + (at - (double)i) * (sorted[i + 1] - sorted[i]) : sorted[n - 1];
+  return i + 1 < n ? sorted_values[i] + (at - (double)i) * (sorted_values[i + 1] - sorted_values[i])
+                   : sorted_values[n - 1];
 }
 
-/* Returns the interval of a score from its values [N_SAMPLES], which are sorted. */
-static clv_interval make_interval(double *values) {
+/* Returns the interval of a score from its values [N_BOOTSTRAP_SAMPLES], which are sorted. */
+static clv_interval compute_interval(double *values) {
   size_t n = 0;
-  for (size_t i = 0; i < N_SAMPLES; i++)
+  for (size_t i = 0; i < N_BOOTSTRAP_SAMPLES; i++)
     if (isfinite(values[i])) values[n++] = values[i];
-  if (n < N_SAMPLES / 2) return (clv_interval){(double)NAN, (double)NAN};
+  if (n < N_BOOTSTRAP_SAMPLES / 2) return (clv_interval){(double)NAN, (double)NAN};
   qsort(values, n, sizeof *values, compare_doubles);
   return (clv_interval){percentile(values, n, LOW_SHARE), percentile(values, n, HIGH_SHARE)};
 }
@@ -86,12 +89,13 @@ clv_code clv_score_compute_intervals(const clv_score *s, clv_scores *r, clv_err 
   CLV_TRY(open_bootstrap(s, &b, err));
   clv_scores sample = {
       .score_bits = r->score_bits, .n_classes = r->n_classes, .classes = b.classes};
-  for (uint32_t k = 0; k < N_SAMPLES; k++) {
+  for (uint32_t k = 0; k < N_BOOTSTRAP_SAMPLES; k++) {
     draw_sample(&b, k);
     clv_score_compute(s, b.w, b.orders, NULL, &sample);
-    for (size_t v = 0; v < CLV_SCORE_VALUES; v++) b.values[v * N_SAMPLES + k] = sample.values[v];
+    for (size_t v = 0; v < CLV_SCORE_VALUES; v++)
+      b.values[v * N_BOOTSTRAP_SAMPLES + k] = sample.values[v];
   }
   for (size_t v = 0; v < CLV_SCORE_VALUES; v++)
-    r->intervals[v] = make_interval(b.values + v * N_SAMPLES);
+    r->intervals[v] = compute_interval(b.values + v * N_BOOTSTRAP_SAMPLES);
   return CLV_OK;
 }

@@ -9,7 +9,7 @@
 
 enum { MAX_SHOWN_CLASSES = 32 };
 
-/* Names of the values in clv_scores_line; NULL: the line does not have the value. */
+/* Names of the values in clv_scores_append_line; NULL: the line does not have the value. */
 static const char *const line_names[CLV_SCORE_VALUES] = {
     [CLV_VALUE_ACCURACY] = "accuracy",
     [CLV_VALUE_F1_MICRO] = "F1 micro",
@@ -44,20 +44,20 @@ static void append_score(clv_bytes *out, const clv_scores *s, clv_score_value va
 }
 
 double clv_scores_value(const clv_scores *s, clv_score_value value) {
-  unsigned needs = clv_score_value_row_of(value)->needs;
-  return needs & ~s->score_bits ? (double)NAN : s->values[value];
+  unsigned needed_bits = clv_score_value_row_of(value)->needs;
+  return needed_bits & ~s->score_bits ? (double)NAN : s->values[value];
 }
 
 static bool is_requested(const clv_scores *s, clv_score_value value) {
   return s->score_bits & clv_score_value_row_of(value)->needs;
 }
 
-void clv_scores_each(const clv_scores *s, clv_score_fn *fn, void *user) {
+void clv_scores_for_each(const clv_scores *s, clv_score_fn *fn, void *user) {
   for (clv_score_value v = 0; v < CLV_SCORE_VALUES; v++)
     if (is_requested(s, v)) fn(user, clv_score_value_row_of(v)->name, s->values[v]);
 }
 
-void clv_scores_line(const clv_scores *s, clv_bytes *out) {
+void clv_scores_append_line(const clv_scores *s, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   for (clv_score_value v = 0; v < CLV_SCORE_VALUES; v++) {
     /* the line of each evaluation has the accuracy already, but without its interval */
@@ -97,9 +97,10 @@ static double get_column_value(const clv_class_score *k, size_t i) {
 
 static void append_class(const clv_scores *s, size_t c, const char *name, clv_bytes *out) {
   const clv_class_score *k = &s->classes[c];
-  char shown[25];
+  char shown_name[25];
   clv_bytes_printf(out, "%6zu  %-24s %9.4f %9.4f %9.4f", c,
-                   clv_text_truncate(name, shown, sizeof shown), k->precision, k->recall, k->f1);
+                   clv_text_truncate(name, shown_name, sizeof shown_name), k->precision, k->recall,
+                   k->f1);
   for (size_t i = 0; i < CLV_COUNT(columns); i++) {
     if (!(s->score_bits & columns[i].score_bit)) continue;
     if (isnan(get_column_value(k, i)))
@@ -128,7 +129,8 @@ static bool has_class_scores(const clv_scores *s) {
   return s->n_classes && s->score_bits & per_class_scores;
 }
 
-void clv_scores_table(const clv_scores *s, clv_class_name *name, const void *user, clv_bytes *out) {
+void clv_scores_append_table(const clv_scores *s, clv_class_name *name, const void *user,
+                             clv_bytes *out) {
   char number[24];
   if (has_class_scores(s)) {
     clv_bytes_printf(out, "%6s  %-24s %9s %9s %9s", "class", "", "precision", "recall", "F1");
@@ -209,7 +211,8 @@ static void append_json_intervals(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "}");
 }
 
-void clv_scores_json(const clv_scores *s, clv_class_name *name, const void *user, clv_bytes *out) {
+void clv_scores_append_json(const clv_scores *s, clv_class_name *name, const void *user,
+                            clv_bytes *out) {
   clv_bytes_puts(out, "{");
   if (s->n_classes) append_json_number(out, "accuracy", s->values[CLV_VALUE_ACCURACY]);
   if (s->score_bits & CLV_SCORE_F1) {
@@ -254,7 +257,7 @@ static void append_json_calibration(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "]");
 }
 
-void clv_scores_json_curves(const clv_scores *s, clv_bytes *out) {
+void clv_scores_append_curves_json(const clv_scores *s, clv_bytes *out) {
   bool has_roc = s->score_bits & CLV_SCORE_AUC, has_bins = s->score_bits & CLV_SCORE_ECE;
   if (!has_roc && !has_bins) return;
   clv_bytes_puts(out, "{");
@@ -264,19 +267,19 @@ void clv_scores_json_curves(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "}");
 }
 
-void clv_scores_json_worst(const clv_scores *s, const char *target, clv_record_name *name,
-                           const void *user, bool needs_comma, clv_bytes *out) {
-  for (size_t i = 0; i < s->n_worst; i++) {
-    const char *id = name ? name(user, s->worst[i].record) : NULL;
+void clv_scores_append_worst_json(const clv_scores *s, const char *target, clv_record_name *name,
+                                  const void *user, bool needs_comma, clv_bytes *out) {
+  for (size_t i = 0; i < s->n_worst_records; i++) {
+    const char *id = name ? name(user, s->worst_records[i].record) : NULL;
     clv_bytes_puts(out, i || needs_comma ? ",\n{\"id\":" : "{\"id\":");
     if (id)
       clv_bytes_add_json(out, id);
     else
-      clv_bytes_printf(out, "\"%zu\"", s->worst[i].record);
+      clv_bytes_printf(out, "\"%zu\"", s->worst_records[i].record);
     if (target) clv_bytes_puts(out, ",\"target\":");
     if (target) clv_bytes_add_json(out, target);
     clv_bytes_puts(out, ",");
-    append_json_number(out, "loss", s->worst[i].loss);
+    append_json_number(out, "loss", s->worst_records[i].loss);
     clv_bytes_puts(out, "}");
   }
 }

@@ -19,8 +19,8 @@ typedef struct rank_context {
   size_t class;
 } rank_context;
 
-static double log_p_of(const rank_context *k, size_t i) {
-  return k->s->kept_log_p[i * k->s->o.n_classes + k->class];
+static double get_log_p(const rank_context *k, size_t i) {
+  return k->s->position_log_p[i * k->s->o.n_classes + k->class];
 }
 
 /* Compares two log-probabilities; NaN is below all others. */
@@ -30,7 +30,8 @@ static int compare_log_p(double x, double y) {
 }
 
 static int compare_positions(const void *a, const void *b, void *user) {
-  return compare_log_p(log_p_of(user, *(const uint32_t *)a), log_p_of(user, *(const uint32_t *)b));
+  return compare_log_p(get_log_p(user, *(const uint32_t *)a),
+                       get_log_p(user, *(const uint32_t *)b));
 }
 
 void clv_score_rank(const clv_score *s, size_t c, uint32_t *order) {
@@ -46,11 +47,11 @@ typedef struct tie {
 
 /* Counts the positions that have the probability of order[at], in the direction `step`, 1 or -1.
  * Returns the first index with another probability; it is past the array if there is none. */
-static size_t sum_tie(const rank_context *k, const uint32_t *order, size_t at, int step,
-                      const uint32_t *w, tie *ret) {
-  double log_p = log_p_of(k, order[at]);
+static size_t find_tie_end(const rank_context *k, const uint32_t *order, size_t at, int step,
+                           const uint32_t *w, tie *ret) {
+  double log_p = get_log_p(k, order[at]);
   *ret = (tie){0, 0};
-  for (; at < k->s->n && compare_log_p(log_p, log_p_of(k, order[at])) == 0;
+  for (; at < k->s->n && compare_log_p(log_p, get_log_p(k, order[at])) == 0;
        at += (size_t)(int64_t)step) {
     uint64_t n = get_position_weight(w, order[at]);
     ret->n += n;
@@ -61,12 +62,13 @@ static size_t sum_tie(const rank_context *k, const uint32_t *order, size_t at, i
 
 /* Returns twice the sum of the ranks of the positions with the label. It is doubled because mean
  * ranks of ties may be halves, and so is an integer. */
-static double sum_twice_ranks(const rank_context *k, const uint32_t *order, const uint32_t *w) {
+static double compute_twice_rank_sum(const rank_context *k, const uint32_t *order,
+                                     const uint32_t *w) {
   uint64_t n_below = 0;
   double sum = 0;
   tie t;
   for (size_t at = 0; at < k->s->n; n_below += t.n) {
-    at = sum_tie(k, order, at, 1, w, &t);
+    at = find_tie_end(k, order, at, 1, w, &t);
     sum += (double)t.n_with_label * (double)(2 * n_below + t.n + 1);
   }
   return sum;
@@ -107,7 +109,7 @@ static void compute_curve(const rank_context *k, const uint32_t *order, const ui
                           curve_sums *v, float *roc) {
   tie t;
   for (size_t at = k->s->n - 1; at < k->s->n;) {
-    at = sum_tie(k, order, at, -1, w, &t);
+    at = find_tie_end(k, order, at, -1, w, &t);
     lower_threshold(v, &t, k->s->o.specificity);
     if (roc && v->n_without_label > 0) store_roc_point(v, roc);
   }
@@ -130,6 +132,6 @@ void clv_score_compute_ranks(const clv_score *s, size_t c, const uint32_t *order
   if (n_with_label == n) return;
   if (s->o.score_bits & CLV_SCORE_SENSITIVITY) ret->sensitivity = v.sensitivity;
   if (s->o.score_bits & CLV_SCORE_AUC)
-    ret->auc = (sum_twice_ranks(&k, order, w) - v.n_with_label * (v.n_with_label + 1)) /
+    ret->auc = (compute_twice_rank_sum(&k, order, w) - v.n_with_label * (v.n_with_label + 1)) /
                (2 * v.n_with_label * v.n_without_label);
 }

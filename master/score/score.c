@@ -40,9 +40,9 @@ clv_code clv_score_new(const clv_score_options *o, clv_score **ret, clv_err *err
   size_t n = o->n_classes;
   if (n < 2 && o->outputs < CLV_SCORE_LABEL_PROBABILITIES)
     return clv_fail(err, CLV_INVALID, "%zu classes; there must be two or more", n);
-  if ((o->score_bits & CLV_SCORE_CONFUSION) && n > CLV_SCORE_MAX_CONFUSION)
+  if ((o->score_bits & CLV_SCORE_CONFUSION) && n > CLV_SCORE_MAX_CONFUSION_CLASSES)
     return clv_fail(err, CLV_INVALID, "a confusion matrix of %zu classes; at most %d", n,
-                    CLV_SCORE_MAX_CONFUSION);
+                    CLV_SCORE_MAX_CONFUSION_CLASSES);
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->o = *o;
   CLV_TRY(clv_alloc(n, sizeof *s->counts, &s->counts, err));
@@ -55,13 +55,13 @@ clv_code clv_score_new(const clv_score_options *o, clv_score **ret, clv_err *err
 }
 
 static void drop_positions(clv_score *s) {
-  free(clv_steal(&s->kept_log_p));
+  free(clv_steal(&s->position_log_p));
   free(clv_steal(&s->labels));
   free(clv_steal(&s->answers));
-  free(clv_steal(&s->record_of));
+  free(clv_steal(&s->record_indices));
   free(clv_steal(&s->label_bits));
   free(clv_steal(&s->numbers));
-  s->n = s->capacity = s->n_records = s->n_worst = 0;
+  s->n = s->capacity = s->n_records = s->n_worst_records = 0;
 }
 
 void clv_score_free(clv_score *s) {
@@ -91,10 +91,10 @@ void clv_score_reset(clv_score *s) {
 
 /* Computes the log-probabilities p [n] of all classes from the logits x [n]. */
 static void log_softmax(const float *x, size_t n, double *p) {
-  double top = -INFINITY, sum = 0;
-  for (size_t c = 0; c < n; c++) top = fmax(top, (double)x[c]);
-  for (size_t c = 0; c < n; c++) sum += exp((double)x[c] - top);
-  for (size_t c = 0; c < n; c++) p[c] = (double)x[c] - top - log(sum);
+  double max_output = -INFINITY, sum = 0;
+  for (size_t c = 0; c < n; c++) max_output = fmax(max_output, (double)x[c]);
+  for (size_t c = 0; c < n; c++) sum += exp((double)x[c] - max_output);
+  for (size_t c = 0; c < n; c++) p[c] = (double)x[c] - max_output - log(sum);
 }
 
 /* Computes log(1 / (1 + exp(-x))) without overflow. */
@@ -123,19 +123,19 @@ static void compute_log_p(const clv_score *s, const float *x) {
 }
 
 /* Returns the class that the outputs x of a position answer: the first of the largest. */
-static size_t find_answer(const clv_score *s, const float *x) {
-  size_t best = 0;
+static size_t find_answer_class(const clv_score *s, const float *x) {
+  size_t best_class = 0;
   if (has_one_output(s)) return *x > (s->o.outputs == CLV_SCORE_LOGIT ? 0.0f : 0.5f);
   for (size_t c = 1; c < s->o.n_classes; c++)
-    if (x[c] > x[best]) best = c;
-  return best;
+    if (x[c] > x[best_class]) best_class = c;
+  return best_class;
 }
 
 /* ---- arrays of kept positions ---------------------------------------------------------------- */
 
 /* Grows an array to `capacity` entries of `entry_bytes` bytes each. at: address of the pointer to
  * the array. Returns false if there is not enough memory. */
-static bool grow(void *at, size_t capacity, size_t entry_bytes) {
+static bool grow_array(void *at, size_t capacity, size_t entry_bytes) {
   void *old, *grown = NULL;
   size_t size;
   memcpy(&old, at, sizeof old);
@@ -146,61 +146,65 @@ static bool grow(void *at, size_t capacity, size_t entry_bytes) {
 
 /* Grows the arrays that the scores need for one further position. */
 static clv_code reserve_position(clv_score *s, clv_err *err) {
-  size_t classes = s->o.n_classes, max_capacity = CLV_SCORE_MAX_KEPT / classes;
+  size_t n_classes = s->o.n_classes, max_capacity = CLV_SCORE_MAX_KEPT_VALUES / n_classes;
   size_t capacity = CLV_MIN(s->capacity ? 2 * s->capacity : 1024, max_capacity);
   bool ok = true;
   if (s->n < s->capacity) return CLV_OK;
   if (s->n >= max_capacity)
     return clv_fail(err, CLV_EXHAUSTED,
                     "scores keep every output: %zu places of %zu classes are too many", s->n,
-                    classes);
-  if (keeps_log_p(s)) ok = grow(&s->kept_log_p, capacity, classes * sizeof *s->kept_log_p);
+                    n_classes);
+  if (keeps_log_p(s))
+    ok = grow_array(&s->position_log_p, capacity, n_classes * sizeof *s->position_log_p);
   if (ok && has_several_labels(s))
-    ok = grow(&s->label_bits, capacity, classes * sizeof *s->label_bits);
-  if (ok && has_numbers(s)) ok = grow(&s->numbers, capacity, 2 * classes * sizeof *s->numbers);
-  if (ok) ok = grow(&s->labels, capacity, sizeof *s->labels);
+    ok = grow_array(&s->label_bits, capacity, n_classes * sizeof *s->label_bits);
+  if (ok && has_numbers(s))
+    ok = grow_array(&s->numbers, capacity, 2 * n_classes * sizeof *s->numbers);
+  if (ok) ok = grow_array(&s->labels, capacity, sizeof *s->labels);
   if (ok && s->o.has_intervals)
-    ok = grow(&s->answers, capacity, sizeof *s->answers) &&
-         grow(&s->record_of, capacity, sizeof *s->record_of);
+    ok = grow_array(&s->answers, capacity, sizeof *s->answers) &&
+         grow_array(&s->record_indices, capacity, sizeof *s->record_indices);
   if (!ok) return clv_fail(err, CLV_EXHAUSTED, "no memory for the scores of %zu places", capacity);
   s->capacity = capacity;
   return CLV_OK;
 }
 
 /* Inserts a record in s->worst if its loss is one of the largest. NaN counts as infinite. */
-static void note_worst(clv_score *s, size_t record, double loss) {
-  size_t at = s->n_worst;
+static void insert_worst_record(clv_score *s, size_t record, double loss) {
+  size_t at = s->n_worst_records;
   if (isnan(loss)) loss = (double)INFINITY;
-  while (at && s->worst[at - 1].loss < loss) at--;
-  if (at == CLV_SCORE_N_WORST) return;
-  if (s->n_worst < CLV_SCORE_N_WORST) s->n_worst++;
-  memmove(&s->worst[at + 1], &s->worst[at], (s->n_worst - at - 1) * sizeof s->worst[0]);
-  s->worst[at] = (clv_worst_record){record, loss};
+  while (at && s->worst_records[at - 1].loss < loss) at--;
+  if (at == CLV_SCORE_MAX_WORST_RECORDS) return;
+  if (s->n_worst_records < CLV_SCORE_MAX_WORST_RECORDS) s->n_worst_records++;
+  memmove(&s->worst_records[at + 1], &s->worst_records[at],
+          (s->n_worst_records - at - 1) * sizeof s->worst_records[0]);
+  s->worst_records[at] = (clv_worst_record){record, loss};
 }
 
 /* ---- adding records -------------------------------------------------------------------------- */
 
-static clv_code keep_position(clv_score *s, size_t label, size_t answer, clv_err *err) {
-  size_t classes = s->o.n_classes;
+static clv_code store_position(clv_score *s, size_t label, size_t answer, clv_err *err) {
+  size_t n_classes = s->o.n_classes;
   if (!keeps_positions(s)) return CLV_OK;
   CLV_TRY(reserve_position(s, err));
-  if (s->kept_log_p) memcpy(s->kept_log_p + s->n * classes, s->log_p, classes * sizeof *s->log_p);
+  if (s->position_log_p)
+    memcpy(s->position_log_p + s->n * n_classes, s->log_p, n_classes * sizeof *s->log_p);
   s->labels[s->n] = (uint32_t)label;
   if (s->answers) s->answers[s->n] = (uint32_t)answer;
-  if (s->record_of) s->record_of[s->n] = (uint32_t)s->n_records;
+  if (s->record_indices) s->record_indices[s->n] = (uint32_t)s->n_records;
   return CLV_OK;
 }
 
 static clv_code add_position(clv_score *s, const float *x, size_t label, clv_err *err) {
-  size_t answer = find_answer(s, x), classes = s->o.n_classes;
+  size_t answer = find_answer_class(s, x), n_classes = s->o.n_classes;
   s->counts[label].n_labels++;
   s->counts[answer].n_answers++;
   s->counts[label].n_right += answer == label;
   s->n_all_right += answer == label;
-  if (s->confusion) s->confusion[label * classes + answer]++;
+  if (s->confusion) s->confusion[label * n_classes + answer]++;
   if (needs_log_p(s)) compute_log_p(s, x);
   if (needs_log_p(s)) s->log_loss -= s->log_p[label];
-  CLV_TRY(keep_position(s, label, answer, err));
+  CLV_TRY(store_position(s, label, answer, err));
   s->n++;
   return CLV_OK;
 }
@@ -210,7 +214,7 @@ clv_code clv_score_add(clv_score *s, size_t record, const float *outputs, const 
   size_t width = has_one_output(s) ? 1 : s->o.n_classes, n_before = s->n;
   double loss_before = s->log_loss;
   for (size_t i = 0; i < n_positions; i++) {
-    if (s->o.has_ignored && labels[i] == s->o.ignored_label) continue;
+    if (s->o.has_ignored_label && labels[i] == s->o.ignored_label) continue;
     if (labels[i] < 0 || (uint64_t)labels[i] >= s->o.n_classes)
       return clv_fail(err, CLV_INVALID, "the label of place %zu is outside 0..%zu", i,
                       s->o.n_classes - 1);
@@ -218,34 +222,34 @@ clv_code clv_score_add(clv_score *s, size_t record, const float *outputs, const 
   }
   if (s->n > n_before) s->n_records++;
   if (s->n > n_before && needs_log_p(s))
-    note_worst(s, record, (s->log_loss - loss_before) / (double)(s->n - n_before));
+    insert_worst_record(s, record, (s->log_loss - loss_before) / (double)(s->n - n_before));
   return CLV_OK;
 }
 
 /* Adds a record with several labels. x: [n_classes] outputs; t: [n_classes] targets. Returns the
  * record's loss: the mean over its labels of -log of the probability of the true value. */
-static double add_labels(clv_score *s, const float *x, const float *t) {
-  size_t n_right = 0, classes = s->o.n_classes;
+static double add_label_targets(clv_score *s, const float *x, const float *t) {
+  size_t n_right = 0, n_classes = s->o.n_classes;
   bool has_logits = s->o.outputs == CLV_SCORE_LABEL_LOGITS;
   double loss = 0;
-  for (size_t c = 0; c < classes; c++) {
+  for (size_t c = 0; c < n_classes; c++) {
     bool label = t[c] > 0.5f, answer = x[c] > (has_logits ? 0.0f : 0.5f);
     double sign = label ? 1 : -1, p = (double)x[c];
-    s->label_bits[s->n * classes + c] =
-        (uint8_t)((label ? IS_LABEL : 0) | (answer ? IS_ANSWER : 0));
+    s->label_bits[s->n * n_classes + c] =
+        (uint8_t)((label ? LABEL_BIT : 0) | (answer ? ANSWER_BIT : 0));
     s->counts[c].n_labels += label;
     s->counts[c].n_answers += answer;
     s->counts[c].n_right += label && answer;
     n_right += label == answer;
     loss -= has_logits ? log_sigmoid(sign * p) : log(label ? p : 1 - p);
   }
-  s->n_all_right += n_right == classes;
-  return loss / (double)classes;
+  s->n_all_right += n_right == n_classes;
+  return loss / (double)n_classes;
 }
 
 /* Keeps the numbers of a record. x: [n_classes] outputs; t: [n_classes] targets. Returns the
  * record's loss: the largest absolute error. */
-static double add_numbers(clv_score *s, const float *x, const float *t) {
+static double add_number_targets(clv_score *s, const float *x, const float *t) {
   size_t width = s->o.n_classes;
   float *row = s->numbers + s->n * 2 * width;
   double largest_error = 0;
@@ -261,11 +265,12 @@ static double add_numbers(clv_score *s, const float *x, const float *t) {
 clv_code clv_score_add_targets(clv_score *s, size_t record, const float *outputs,
                                const float *targets, clv_err *err) {
   if (needs_log_p(s)) compute_log_p(s, outputs);
-  CLV_TRY(keep_position(s, 0, 0, err));
-  double loss = has_numbers(s) ? add_numbers(s, outputs, targets) : add_labels(s, outputs, targets);
+  CLV_TRY(store_position(s, 0, 0, err));
+  double loss = has_numbers(s) ? add_number_targets(s, outputs, targets)
+                               : add_label_targets(s, outputs, targets);
   s->n++;
   s->n_records++;
-  note_worst(s, record, loss);
+  insert_worst_record(s, record, loss);
   return CLV_OK;
 }
 
@@ -281,8 +286,8 @@ clv_code clv_score_finish(const clv_score *s, clv_scores *ret, clv_err *err) {
                   .n_positions = s->n,
                   .n_classes = has_numbers(s) ? 0 : s->o.n_classes,
                   .confusion = s->confusion,
-                  .n_worst = s->n_worst};
-  memcpy(r.worst, s->worst, sizeof r.worst);
+                  .n_worst_records = s->n_worst_records};
+  memcpy(r.worst_records, s->worst_records, sizeof r.worst_records);
   CLV_TRY(clv_alloc(s->o.n_classes, sizeof *r.classes, &r.classes, err));
   CLV_TRY(clv_alloc(needs_ranks(s) ? s->n + 1 : 1, sizeof *scratch, &scratch, err));
   clv_score_compute(s, NULL, NULL, scratch, &r);

@@ -78,10 +78,11 @@ typedef enum clv_score_outputs {
   CLV_SCORE_LOG_NUMBERS
 } clv_score_outputs;
 
-/* CLV_SCORE_MAX_CONFUSION: most classes of a confusion matrix. CLV_SCORE_MAX_KEPT: most values that
- * a clv_score keeps. For AUC, average precision, sensitivity, ECE, scores of numbers and intervals,
- * a clv_score keeps 8 bytes for each class or column of each position until clv_score_reset. */
-enum { CLV_SCORE_MAX_CONFUSION = 1024, CLV_SCORE_MAX_KEPT = 1 << 27 };
+/* CLV_SCORE_MAX_CONFUSION_CLASSES: most classes of a confusion matrix. CLV_SCORE_MAX_KEPT_VALUES:
+ * most values that a clv_score keeps. For AUC, average precision, sensitivity, ECE, scores of
+ * numbers and intervals, a clv_score keeps 8 bytes for each class or column of each position until
+ * clv_score_reset. */
+enum { CLV_SCORE_MAX_CONFUSION_CLASSES = 1024, CLV_SCORE_MAX_KEPT_VALUES = 1 << 27 };
 
 typedef struct clv_score_options {
   unsigned score_bits; /* scores to compute: CLV_SCORE_* bits */
@@ -89,13 +90,14 @@ typedef struct clv_score_options {
   /* number of classes, 2 or more (exactly 2 with one output per position); for LABEL_* the number
    * of labels, for NUMBERS and LOG_NUMBERS the number of columns */
   size_t n_classes;
-  bool has_ignored;      /* skip positions whose label is ignored_label */
-  int64_t ignored_label; /* label to skip */
-  double specificity;    /* lowest specificity at which the score `sensitivity` is taken */
-  bool has_intervals;    /* also compute intervals */
+  bool has_ignored_label; /* skip positions whose label is ignored_label */
+  int64_t ignored_label;  /* label to skip */
+  double specificity;     /* lowest specificity at which the score `sensitivity` is taken */
+  bool has_intervals;     /* also compute intervals */
 } clv_score_options;
 
-/* CLV_INVALID: fewer than 2 classes, or more than CLV_SCORE_MAX_CONFUSION with confusion. */
+/* CLV_INVALID: fewer than 2 classes, or more than CLV_SCORE_MAX_CONFUSION_CLASSES with
+ * confusion. */
 clv_code clv_score_new(const clv_score_options *o, clv_score **ret, clv_err *err) CLV_USE_RESULT;
 void clv_score_free(clv_score *s); /* takes NULL */
 void clv_score_freep(clv_score **s);
@@ -103,7 +105,7 @@ void clv_score_reset(clv_score *s); /* drops all positions, to begin another eva
 
 /* Adds the positions of record number `record`. outputs: [n_positions][n_classes], or [n_positions]
  * with one output per position; labels: [n_positions]. CLV_INVALID: a label is not in
- * 0..n_classes - 1. CLV_EXHAUSTED: more than CLV_SCORE_MAX_KEPT values, or no memory. */
+ * 0..n_classes - 1. CLV_EXHAUSTED: more than CLV_SCORE_MAX_KEPT_VALUES values, or no memory. */
 clv_code clv_score_add(clv_score *s, size_t record, const float *outputs, const int64_t *labels,
                        size_t n_positions, clv_err *err) CLV_USE_RESULT;
 /* Adds a record with several labels, or with numbers. outputs, targets: [n_classes]; a label is yes
@@ -114,8 +116,8 @@ clv_code clv_score_add_targets(clv_score *s, size_t record, const float *outputs
 /* Returns true if records are added with clv_score_add, false if with clv_score_add_targets. */
 bool clv_score_has_classes(const clv_score *s);
 
-/* CLV_SCORE_N_WORST: number of records with the largest losses that a clv_score lists. */
-enum { CLV_ROC_STEPS = 64, CLV_CALIBRATION_BINS = 10, CLV_SCORE_N_WORST = 20 };
+/* CLV_SCORE_MAX_WORST_RECORDS: number of records with the largest losses that a clv_score lists. */
+enum { CLV_ROC_STEPS = 64, CLV_CALIBRATION_BINS = 10, CLV_SCORE_MAX_WORST_RECORDS = 20 };
 
 /* Scores of one class. NaN: not defined, or not requested. */
 typedef struct clv_class_score {
@@ -156,8 +158,9 @@ typedef struct clv_scores {
   clv_class_score *classes;  /* [n_classes] */
   const uint64_t *confusion; /* [n_classes][n_classes], owned by the clv_score; or NULL */
   clv_calibration_bin bins[CLV_CALIBRATION_BINS]; /* if ECE is requested; else zeros */
-  clv_worst_record worst[CLV_SCORE_N_WORST];      /* [n_worst] largest loss first */
-  size_t n_worst;
+  /* [n_worst_records] largest loss first */
+  clv_worst_record worst_records[CLV_SCORE_MAX_WORST_RECORDS];
+  size_t n_worst_records;
 } clv_scores;
 
 /* Computes the scores of all positions added so far. Release *ret with clv_scores_done. */
@@ -171,29 +174,31 @@ double clv_scores_value(const clv_scores *s, clv_score_value value);
 /* Returns the name of class c; NULL: the class has none, so its number is printed. */
 typedef const char *clv_class_name(const void *user, size_t c);
 
-/* clv_scores_each calls fn(user, "f1_macro", value) for every requested score that is a single
+/* clv_scores_for_each calls fn(user, "f1_macro", value) for every requested score that is a single
  * number. value NaN: the score is not defined. */
 typedef void clv_score_fn(void *user, const char *name, double value);
-void clv_scores_each(const clv_scores *s, clv_score_fn *fn, void *user);
+void clv_scores_for_each(const clv_scores *s, clv_score_fn *fn, void *user);
 
 /* Appends "F1 micro 0.8000, macro 0.7500, AUC 0.9000, perplexity 1.500", or nothing if no such
  * score is requested. With intervals: "AUC 0.9000 (0.8700 to 0.9300)". */
-void clv_scores_line(const clv_scores *s, clv_bytes *out);
+void clv_scores_append_line(const clv_scores *s, clv_bytes *out);
 /* Appends a line per class, and the confusion matrix of up to 32 classes. */
-void clv_scores_table(const clv_scores *s, clv_class_name *name, const void *user, clv_bytes *out);
+void clv_scores_append_table(const clv_scores *s, clv_class_name *name, const void *user,
+                             clv_bytes *out);
 /* Appends {"f1":{"micro":,"macro":},"auc":,"perplexity":,"classes":[...],"confusion":[[...]]}
  * with the requested scores; null for a score that is not defined. */
-void clv_scores_json(const clv_scores *s, clv_class_name *name, const void *user, clv_bytes *out);
+void clv_scores_append_json(const clv_scores *s, clv_class_name *name, const void *user,
+                            clv_bytes *out);
 /* Appends {"roc":[[...],...],"calibration":[[places,mean,share],...]}: "roc" if AUC is requested,
  * "calibration" if ECE is, nothing if neither is. A bin has its number of positions, its mean
  * probability and its share of right answers. */
-void clv_scores_json_curves(const clv_scores *s, clv_bytes *out);
+void clv_scores_append_curves_json(const clv_scores *s, clv_bytes *out);
 /* Returns the id of a record; NULL: the record has none, so its number is printed. */
 typedef const char *clv_record_name(const void *user, size_t record);
 /* Appends the records with the largest losses, {"id":"p012","loss":2.5},... without brackets.
  * target: value of the member "target", the name of the target that has the losses; NULL: no such
  * member. needs_comma: `out` already has records, so a comma comes before the first one. */
-void clv_scores_json_worst(const clv_scores *s, const char *target, clv_record_name *name,
-                           const void *user, bool needs_comma, clv_bytes *out);
+void clv_scores_append_worst_json(const clv_scores *s, const char *target, clv_record_name *name,
+                                  const void *user, bool needs_comma, clv_bytes *out);
 
 #endif

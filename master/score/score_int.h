@@ -11,7 +11,7 @@
 #include "master/score/score.h"
 
 /* Bits of clv_score.label_bits: the record has the label; the model answers that it has. */
-enum { IS_LABEL = 1, IS_ANSWER = 2 };
+enum { LABEL_BIT = 1, ANSWER_BIT = 2 };
 
 struct clv_score {
   clv_score_options o;
@@ -24,15 +24,15 @@ struct clv_score {
   uint64_t n_all_right;
   size_t n, capacity; /* number of positions (with targets: of records); capacity of the arrays */
   /* arrays of kept positions; NULL: no requested score needs the array */
-  double *kept_log_p;  /* [n][n_classes] log_p of each position */
-  uint32_t *labels;    /* [n] label of each position */
-  uint32_t *answers;   /* [n] answer of each position, for intervals */
-  uint32_t *record_of; /* [n] index of the position's record, from 0, for intervals */
-  uint8_t *label_bits; /* [n][n_classes] IS_LABEL and IS_ANSWER of each label of each record */
+  double *position_log_p;   /* [n][n_classes] log_p of each position */
+  uint32_t *labels;         /* [n] label of each position */
+  uint32_t *answers;        /* [n] answer of each position, for intervals */
+  uint32_t *record_indices; /* [n] index of the position's record, from 0, for intervals */
+  uint8_t *label_bits; /* [n][n_classes] LABEL_BIT and ANSWER_BIT of each label of each record */
   float *numbers;      /* [n][2][n_classes] outputs, then targets, of each record */
   size_t n_records;    /* records added, without those that have no position */
-  clv_worst_record worst[CLV_SCORE_N_WORST]; /* largest loss first */
-  size_t n_worst;
+  clv_worst_record worst_records[CLV_SCORE_MAX_WORST_RECORDS]; /* largest loss first */
+  size_t n_worst_records;
 };
 
 static inline bool has_several_labels(const clv_score *s) {
@@ -44,7 +44,7 @@ static inline bool has_numbers(const clv_score *s) { return s->o.outputs >= CLV_
 static inline uint64_t get_position_weight(const uint32_t *w, size_t i) { return w ? w[i] : 1; }
 /* True if position i has label c. */
 static inline bool has_label(const clv_score *s, size_t i, size_t c) {
-  return s->label_bits ? s->label_bits[i * s->o.n_classes + c] & IS_LABEL : s->labels[i] == c;
+  return s->label_bits ? s->label_bits[i * s->o.n_classes + c] & LABEL_BIT : s->labels[i] == c;
 }
 
 /* Orders the positions by their probability of class c, ascending; NaN is below all. order: [n]

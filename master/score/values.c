@@ -29,24 +29,24 @@ static void compute_class_scores(const clv_class_score *counts, clv_class_score 
  * [n_classes]. Returns the number of positions whose answer is right; with several labels, of
  * records whose labels are all answered right. */
 static uint64_t count_sample(const clv_score *s, const uint32_t *w, clv_class_score *counts) {
-  size_t classes = s->o.n_classes;
+  size_t n_classes = s->o.n_classes;
   uint64_t n_all_right = 0;
-  memset(counts, 0, classes * sizeof *counts);
+  memset(counts, 0, n_classes * sizeof *counts);
   for (size_t i = 0; i < s->n; i++) {
     size_t n_right = 0;
-    for (size_t c = 0; s->label_bits && c < classes; c++) {
-      uint8_t bits = s->label_bits[i * classes + c];
-      if (bits & IS_LABEL) counts[c].n_labels += w[i];
-      if (bits & IS_ANSWER) counts[c].n_answers += w[i];
-      if (bits == (IS_LABEL | IS_ANSWER)) counts[c].n_right += w[i];
-      n_right += bits != IS_LABEL && bits != IS_ANSWER;
+    for (size_t c = 0; s->label_bits && c < n_classes; c++) {
+      uint8_t bits = s->label_bits[i * n_classes + c];
+      if (bits & LABEL_BIT) counts[c].n_labels += w[i];
+      if (bits & ANSWER_BIT) counts[c].n_answers += w[i];
+      if (bits == (LABEL_BIT | ANSWER_BIT)) counts[c].n_right += w[i];
+      n_right += bits != LABEL_BIT && bits != ANSWER_BIT;
     }
     if (!s->label_bits) {
       counts[s->labels[i]].n_labels += w[i];
       counts[s->answers[i]].n_answers += w[i];
       if (s->labels[i] == s->answers[i]) counts[s->labels[i]].n_right += w[i];
     }
-    if (s->label_bits ? n_right == classes : s->labels[i] == s->answers[i]) n_all_right += w[i];
+    if (s->label_bits ? n_right == n_classes : s->labels[i] == s->answers[i]) n_all_right += w[i];
   }
   return n_all_right;
 }
@@ -102,7 +102,7 @@ static void compute_rank_values(const clv_score *s, const uint32_t *w, const uin
 
 /* Returns the index of the calibration bin of a probability. A probability on the edge of two bins
  * belongs to the lower one. */
-static size_t find_bin(double p) {
+static size_t find_bin_index(double p) {
   size_t b = 0;
   while (b + 1 < CLV_CALIBRATION_BINS && p > (double)(b + 1) * (1.0 / CLV_CALIBRATION_BINS)) b++;
   return b;
@@ -113,11 +113,11 @@ static void compute_ece(const clv_score *s, const uint32_t *w, clv_scores *r) {
   uint64_t n = 0;
   memset(r->bins, 0, sizeof r->bins);
   for (size_t i = 0; i < s->n; i++) {
-    const double *p = s->kept_log_p + i * s->o.n_classes;
+    const double *p = s->position_log_p + i * s->o.n_classes;
     size_t c = 1;
     for (size_t k = 0; s->o.n_classes > 2 && k < s->o.n_classes; k++)
       if (k == 0 || p[k] > p[c]) c = k;
-    clv_calibration_bin *b = &r->bins[find_bin(exp(p[c]))];
+    clv_calibration_bin *b = &r->bins[find_bin_index(exp(p[c]))];
     b->n_positions += get_position_weight(w, i);
     b->p_sum += (double)get_position_weight(w, i) * exp(p[c]);
     if (s->labels[i] == c) b->n_right += get_position_weight(w, i);
@@ -133,7 +133,7 @@ static void compute_perplexity(const clv_score *s, const uint32_t *w, clv_scores
   uint64_t n = s->n;
   if (w) sum = 0, n = 0;
   for (size_t i = 0; w && i < s->n; i++) {
-    sum -= w[i] * s->kept_log_p[i * s->o.n_classes + s->labels[i]];
+    sum -= w[i] * s->position_log_p[i * s->o.n_classes + s->labels[i]];
     n += w[i];
   }
   if (n) r->values[CLV_VALUE_PERPLEXITY] = exp(sum / (double)n);

@@ -21,8 +21,8 @@
 #include "common/base/base.h"
 
 enum {
-  CLV_SEAL_NAME = 256,       /* largest name that is bound to a file, bytes with the NUL */
-  CLV_SEAL_FRAME = 64 << 10, /* bytes of a frame before encryption */
+  CLV_SEAL_MAX_NAME_BYTES = 256,   /* largest name that is bound to a file, bytes with the NUL */
+  CLV_SEAL_FRAME_BYTES = 64 << 10, /* bytes of a frame before encryption */
 };
 
 /* ---- key files (key.c) ----------------------------------------------------------------------- */
@@ -45,15 +45,15 @@ void clv_seal_key_done(clv_seal_key *k); /* overwrites the secret and zeroes *k 
 
 typedef struct clv_sealed_writer clv_sealed_writer;
 
-/* Starts a sealed file. The data are written to PATH.tmp until clv_sealed_finish, and
+/* Starts a sealed file. The data are written to PATH.tmp until clv_sealed_writer_finish, and
  * clv_sealed_writer_free before that deletes PATH.tmp. `name`: 1 to 255 bytes, bound to the file.
  * Does not use the key after it has returned. */
-clv_code clv_sealed_begin(const char *path, const clv_seal_key *key, const char *name,
-                          clv_sealed_writer **ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_sealed_put(clv_sealed_writer *w, const void *data, size_t len,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_sealed_writer_begin(const char *path, const clv_seal_key *key, const char *name,
+                                 clv_sealed_writer **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_sealed_writer_add(clv_sealed_writer *w, const void *data, size_t len,
+                               clv_err *err) CLV_USE_RESULT;
 /* Writes the last frame, syncs the file, renames it to PATH and syncs the folder. */
-clv_code clv_sealed_finish(clv_sealed_writer *w, clv_err *err) CLV_USE_RESULT;
+clv_code clv_sealed_writer_finish(clv_sealed_writer *w, clv_err *err) CLV_USE_RESULT;
 /* deletes the unfinished file and frees; NULL is allowed */
 void clv_sealed_writer_free(clv_sealed_writer *w);
 void clv_sealed_writer_freep(clv_sealed_writer **w);
@@ -65,22 +65,25 @@ typedef struct clv_sealed_reader clv_sealed_reader;
 /* Opens a sealed file, with O_NOFOLLOW, and checks its header. CLV_NOT_FOUND: there is no file;
  * CLV_DENIED: the file was sealed with another key, and the text has the ids of both;
  * CLV_UNIMPLEMENTED: another version; CLV_DATA_LOSS: it is no sealed file, or was cut short. */
-clv_code clv_sealed_open(const char *path, const clv_seal_key *key, const char *name,
-                         clv_sealed_reader **ret, clv_err *err) CLV_USE_RESULT;
-/* As clv_sealed_open, for an open file, whose descriptor the reader closes, also on failure. Texts
- * call the file `label`. */
-clv_code clv_sealed_open_fd(int fd, const char *label, const clv_seal_key *key, const char *name,
-                            clv_sealed_reader **ret, clv_err *err) CLV_USE_RESULT;
-uint64_t clv_sealed_bytes(const clv_sealed_reader *r); /* size of the data, without the sealing */
+clv_code clv_sealed_reader_open(const char *path, const clv_seal_key *key, const char *name,
+                                clv_sealed_reader **ret, clv_err *err) CLV_USE_RESULT;
+/* As clv_sealed_reader_open, for an open file, whose descriptor the reader closes, also on failure.
+ * Texts call the file `label`. */
+clv_code clv_sealed_reader_open_fd(int fd, const char *label, const clv_seal_key *key,
+                                   const char *name, clv_sealed_reader **ret,
+                                   clv_err *err) CLV_USE_RESULT;
+uint64_t clv_sealed_reader_data_bytes(
+    const clv_sealed_reader *r); /* size of the data, without the sealing */
 /* Returns the data of the next frame, valid until the next call; *ret_len 0: all data were read.
  * Data are authentic as soon as they are returned, but only the end shows that the file is
  * complete. CLV_DATA_LOSS: the file was changed, or has another name. */
-clv_code clv_sealed_next(clv_sealed_reader *r, const void **ret_data, size_t *ret_len,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_sealed_reader_next(clv_sealed_reader *r, const void **ret_data, size_t *ret_len,
+                                clv_err *err) CLV_USE_RESULT;
 void clv_sealed_reader_free(clv_sealed_reader *r); /* closes the file and frees; NULL is allowed */
 void clv_sealed_reader_freep(clv_sealed_reader **r);
 
-/* Reads the id of the key with which a file was sealed. Needs no key. Errors as clv_sealed_open. */
-clv_code clv_sealed_key_id(const char *path, char ret_id[17], clv_err *err) CLV_USE_RESULT;
+/* Reads the id of the key with which a file was sealed. Needs no key. Errors as
+ * clv_sealed_reader_open. */
+clv_code clv_sealed_read_key_id(const char *path, char ret_id[17], clv_err *err) CLV_USE_RESULT;
 
 #endif

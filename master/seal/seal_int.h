@@ -7,8 +7,8 @@
  *        7      1  version, 1
  *        8      8  id of the key: the first bytes of HMAC-SHA256(key, "cleave seal id")
  *       16     32  salt, random
- *       48         frames: CLV_SEAL_FRAME bytes each and the last one the rest, at least 1 byte
- *                  unless the file is empty; each is followed by its tag of 16 bytes
+ *       48         frames: CLV_SEAL_FRAME_BYTES bytes each and the last one the rest, at least
+ *                  1 byte unless the file is empty; each is followed by its tag of 16 bytes
  *
  * The key of the frames is HMAC-SHA256(key, "cleave seal file" || salt), so each file has its own.
  * The nonce of frame i has 12 bytes: 3 zeros, i as 8 bytes, the highest first, and 1 for the last
@@ -28,7 +28,7 @@ enum {
   CLV_SEAL_HEADER_BYTES = 48,
   CLV_SEAL_TAG_BYTES = 16,
   /* bytes of a frame in the file, but the last */
-  CLV_SEAL_STORED_BYTES = CLV_SEAL_FRAME + CLV_SEAL_TAG_BYTES,
+  CLV_SEAL_ENCRYPTED_FRAME_BYTES = CLV_SEAL_FRAME_BYTES + CLV_SEAL_TAG_BYTES,
 };
 
 extern const char clv_seal_magic[8]; /* "CLVSEAL", of which the file has 7 bytes */
@@ -37,8 +37,8 @@ extern const char clv_seal_magic[8]; /* "CLVSEAL", of which the file has 7 bytes
 typedef struct clv_seal_cipher {
   EVP_CIPHER_CTX *ctx;
   uint8_t header[CLV_SEAL_HEADER_BYTES];
-  char name[CLV_SEAL_NAME];
-  uint64_t frame; /* index of the next frame */
+  char name[CLV_SEAL_MAX_NAME_BYTES];
+  uint64_t frame_index; /* index of the next frame */
 } clv_seal_cipher;
 
 /* Derives the file's key from `key` and the salt of c->header. CLV_INVALID: the name is empty or
@@ -49,17 +49,18 @@ void clv_seal_cipher_done(clv_seal_cipher *c);
 /* Encrypts the next frame: [len] bytes to dst [len + CLV_SEAL_TAG_BYTES]. */
 clv_code clv_seal_encrypt(clv_seal_cipher *c, const void *data, size_t len, bool is_last,
                           uint8_t *dst, clv_err *err) CLV_USE_RESULT;
-/* Decrypts the next frame: stored [len + CLV_SEAL_TAG_BYTES] to dst [len]. Returns false if the tag
- * does not match; the bytes at dst are then not to be used. */
-bool clv_seal_decrypt(clv_seal_cipher *c, uint8_t *stored, size_t len, bool is_last, uint8_t *dst);
+/* Decrypts the next frame: encrypted_frame [len + CLV_SEAL_TAG_BYTES] to dst [len]. Returns false
+ * if the tag does not match; the bytes at dst are then not to be used. */
+bool clv_seal_decrypt(clv_seal_cipher *c, uint8_t *encrypted_frame, size_t len, bool is_last,
+                      uint8_t *dst);
 
 /* Computes the id of a key. */
-clv_code clv_seal_id(const clv_sha256 *secret, uint8_t ret[CLV_SEAL_ID_BYTES],
-                     clv_err *err) CLV_USE_RESULT;
+clv_code clv_seal_compute_key_id(const clv_sha256 *secret, uint8_t ret[CLV_SEAL_ID_BYTES],
+                                 clv_err *err) CLV_USE_RESULT;
 
-void clv_seal_closep(int *fd); /* closes *fd and sets it to -1; cleanup function for CLV_AUTO */
+void clv_seal_close_fdp(int *fd); /* closes *fd and sets it to -1; cleanup function for CLV_AUTO */
 /* Writes all bytes. CLV_PRECONDITION: the disk refuses them. */
-clv_code clv_seal_write(int fd, const char *path, const void *data, size_t len,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_seal_write_all(int fd, const char *path, const void *data, size_t len,
+                            clv_err *err) CLV_USE_RESULT;
 
 #endif

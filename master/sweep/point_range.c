@@ -9,28 +9,28 @@
 #include "master/sweep/sweep_int.h"
 
 static const char log_prefix[] = "log:";
-enum { MAX_NUMBER = 40, MAX_WHOLE_DIGITS = 15 };
+enum { MAX_NUMBER_CHARS = 40, MAX_INTEGER_DIGITS = 15 };
 
-/* Parses the `len` characters at `text` as a number. *ret_is_whole: it has digits and a sign alone.
- */
-static bool parse_number(const char *text, size_t len, double *ret, bool *ret_is_whole) {
-  char number[MAX_NUMBER + 1], *end;
-  if (!len || len > MAX_NUMBER || strspn(text, "0123456789+-.eE") < len) return false;
-  memcpy(number, text, len);
-  number[len] = '\0';
-  *ret = strtod(number, &end);
-  *ret_is_whole = strspn(number, "0123456789+-") == len && len <= MAX_WHOLE_DIGITS;
+/* Parses the `len` characters at `text` as a number. *ret_is_integer: it has digits and a sign
+ * alone. */
+static bool parse_number(const char *text, size_t len, double *ret, bool *ret_is_integer) {
+  char number_text[MAX_NUMBER_CHARS + 1], *end;
+  if (!len || len > MAX_NUMBER_CHARS || strspn(text, "0123456789+-.eE") < len) return false;
+  memcpy(number_text, text, len);
+  number_text[len] = '\0';
+  *ret = strtod(number_text, &end);
+  *ret_is_integer = strspn(number_text, "0123456789+-") == len && len <= MAX_INTEGER_DIGITS;
   return !*end && isfinite(*ret);
 }
 
 /* Finds the ".." that stands between two numbers. */
-static bool parse_ends(const char *text, sweep_range *ret) {
+static bool parse_range_ends(const char *text, sweep_range *ret) {
   for (const char *at = text; (at = strstr(at, "..")) != NULL; at++) {
-    bool low_is_whole, high_is_whole;
-    if (!parse_number(text, (size_t)(at - text), &ret->low, &low_is_whole) ||
-        !parse_number(at + 2, strlen(at + 2), &ret->high, &high_is_whole))
+    bool is_low_integer, is_high_integer;
+    if (!parse_number(text, (size_t)(at - text), &ret->low, &is_low_integer) ||
+        !parse_number(at + 2, strlen(at + 2), &ret->high, &is_high_integer))
       continue;
-    ret->is_whole = low_is_whole && high_is_whole;
+    ret->has_integer_ends = is_low_integer && is_high_integer;
     return true;
   }
   return false;
@@ -38,7 +38,7 @@ static bool parse_ends(const char *text, sweep_range *ret) {
 
 clv_code sweep_range_parse(const char *text, sweep_range *ret, bool *ret_is_range, clv_err *err) {
   sweep_range r = {.is_logarithmic = strncmp(text, log_prefix, sizeof log_prefix - 1) == 0};
-  *ret_is_range = parse_ends(text + (r.is_logarithmic ? sizeof log_prefix - 1 : 0), &r);
+  *ret_is_range = parse_range_ends(text + (r.is_logarithmic ? sizeof log_prefix - 1 : 0), &r);
   if (!*ret_is_range && r.is_logarithmic)
     return clv_fail(err, CLV_INVALID, "log: goes with a range, as in log:1e-4..1e-1, not '%.60s'",
                     text + sizeof log_prefix - 1);
@@ -55,11 +55,11 @@ clv_code sweep_range_parse(const char *text, sweep_range *ret, bool *ret_is_rang
   return CLV_OK;
 }
 
-void sweep_range_value(const sweep_range *r, double u, clv_bytes *out) {
-  double high = r->is_whole ? r->high + 1 : r->high;
+void sweep_range_append_value(const sweep_range *r, double u, clv_bytes *out) {
+  double high = r->has_integer_ends ? r->high + 1 : r->high;
   double v = r->is_logarithmic ? exp(log(r->low) + u * (log(high) - log(r->low)))
                                : r->low + u * (high - r->low);
-  if (r->is_whole)
+  if (r->has_integer_ends)
     clv_bytes_printf(out, "%.0f", CLV_MAX(CLV_MIN(floor(v), r->high), r->low));
   else
     clv_bytes_printf(out, "%.6g", v);

@@ -9,13 +9,13 @@
 #include "master/sweep/sweep_int.h"
 
 /* RNG stream of random points, and how often a point is drawn that equals an earlier one. */
-static const uint32_t point_stream = 0xfffffff1u;
-enum { MAX_DRAWS = 64 };
+static const uint32_t point_rng_stream = 0xfffffff1u;
+enum { MAX_DRAWS_PER_POINT = 64 };
 
 /* Keys that no sweep changes. */
 static const struct {
   const char *name, *reason;
-  bool only_with_folds;
+  bool is_refused_only_with_folds;
 } refused_keys[] = {
     {"name", "each run has a name of its own; --set name=... names the sweep", false},
     {"run.dir", "the runs of a sweep are in one folder", false},
@@ -45,7 +45,7 @@ void sweep_points_done(sweep_points *p) {
 
 /* Returns the length of the value that begins at `text`: up to a comma outside of brackets and
  * quotes, or the end. */
-static size_t value_len(const char *text) {
+static size_t find_value_len(const char *text) {
   size_t depth = 0, i = 0;
   for (char quote = '\0'; text[i]; i++) {
     if (quote) {
@@ -70,20 +70,20 @@ static clv_code add_value(const char *option, sweep_key *k, const char *text, si
   if (!len) return clv_fail(err, CLV_INVALID, "%s: a value is empty", option);
   if (k->n_values == SWEEP_MAX_VALUES)
     return clv_fail(err, CLV_INVALID, "%s: more than %d values of a key", option, SWEEP_MAX_VALUES);
-  char **grown = reallocarray(k->values, k->n_values + 1, sizeof *grown);
-  if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  k->values = grown;
-  CLV_TRY(clv_alloc(len + 1, 1, &grown[k->n_values], err));
-  memcpy(grown[k->n_values++], text, len);
+  char **grown_values = reallocarray(k->values, k->n_values + 1, sizeof *grown_values);
+  if (!grown_values) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  k->values = grown_values;
+  CLV_TRY(clv_alloc(len + 1, 1, &grown_values[k->n_values], err));
+  memcpy(grown_values[k->n_values++], text, len);
   for (size_t i = 0; i + 1 < k->n_values; i++)
-    if (strcmp(grown[i], grown[k->n_values - 1]) == 0)
-      return clv_fail(err, CLV_INVALID, "%s: the value %.60s comes twice", option, grown[i]);
+    if (strcmp(grown_values[i], grown_values[k->n_values - 1]) == 0)
+      return clv_fail(err, CLV_INVALID, "%s: the value %.60s comes twice", option, grown_values[i]);
   return CLV_OK;
 }
 
 static clv_code add_values(const char *option, sweep_key *k, const char *text, clv_err *err) {
   for (size_t n;; text += n + 1) {
-    n = value_len(text);
+    n = find_value_len(text);
     CLV_TRY(add_value(option, k, text, n, err));
     if (!text[n]) return CLV_OK;
   }
@@ -100,7 +100,8 @@ static bool sets_key(const char *setting, const char *key) {
 static clv_code check_key(const clv_sweep_options *o, const sweep_points *p, const char *option,
                           const char *name, clv_err *err) {
   for (size_t i = 0; i < CLV_COUNT(refused_keys); i++)
-    if (strcmp(refused_keys[i].name, name) == 0 && (o->folds || !refused_keys[i].only_with_folds))
+    if (strcmp(refused_keys[i].name, name) == 0 &&
+        (o->folds || !refused_keys[i].is_refused_only_with_folds))
       return clv_fail(err, CLV_INVALID, "%s: a sweep cannot change %s: %s", option, name,
                       refused_keys[i].reason);
   for (size_t i = 0; i < p->n_keys; i++)
@@ -118,24 +119,24 @@ static clv_code add_key(const clv_sweep_options *o, const char *option_name, con
                         bool is_random, sweep_points *p, clv_err *err) {
   char option[160];
   CLV_AUTO(clv_bytes_done) clv_bytes shown = {0};
-  const char *equals = strchr(text, '=');
+  const char *equals_sign = strchr(text, '=');
   clv_bytes_printf(&shown, "--%s %s", option_name, text);
   if (shown.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_text_truncate(shown.data, option, sizeof option);
-  if (!equals || equals == text)
+  if (!equals_sign || equals_sign == text)
     return clv_fail(err, CLV_INVALID, "%s: expected KEY=VALUES, as in train.batch=16,32", option);
   if (p->n_keys == SWEEP_MAX_KEYS)
     return clv_fail(err, CLV_INVALID, "%s: more than %d keys in a sweep", option, SWEEP_MAX_KEYS);
   CLV_AUTO(clv_freep) char *name = NULL;
   CLV_TRY(clv_strdup(text, &name, err));
-  name[equals - text] = '\0';
+  name[equals_sign - text] = '\0';
   CLV_TRY(check_key(o, p, option, name, err));
   sweep_key *k = &p->keys[p->n_keys++];
   k->name = clv_steal(&name);
   clv_code code = CLV_OK;
-  if (is_random) code = sweep_range_parse(equals + 1, &k->range, &k->has_range, err);
+  if (is_random) code = sweep_range_parse(equals_sign + 1, &k->range, &k->has_range, err);
   if (code != CLV_OK) return clv_err_prefix(err, "%s", option);
-  return k->has_range ? CLV_OK : add_values(option, k, equals + 1, err);
+  return k->has_range ? CLV_OK : add_values(option, k, equals_sign + 1, err);
 }
 
 /* ---- points ---------------------------------------------------------------------------------- */
@@ -162,57 +163,58 @@ static clv_code make_grid(const clv_sweep_options *o, sweep_points *p, clv_err *
   }
   CLV_TRY(alloc_points(o, n, p, err));
   for (p->n_points = 0; p->n_points < n;) {
-    size_t rest = p->n_points++;
-    for (size_t k = p->n_keys; k-- > 0; rest /= p->keys[k].n_values)
-      CLV_TRY(clv_strdup(p->keys[k].values[rest % p->keys[k].n_values],
+    size_t value_index = p->n_points++;
+    for (size_t k = p->n_keys; k-- > 0; value_index /= p->keys[k].n_values)
+      CLV_TRY(clv_strdup(p->keys[k].values[value_index % p->keys[k].n_values],
                          &p->values[(p->n_points - 1) * p->n_keys + k], err));
   }
   return CLV_OK;
 }
 
-/* Draws the value of a key. draw: how often this point has been drawn before. */
-static clv_code draw_value(const clv_sweep_options *o, const sweep_points *p, size_t point,
-                           size_t key, uint64_t draw, char **ret, clv_err *err) {
+/* Draws the value of a key. draw_index: how often this point has been drawn before. */
+static clv_code draw_value(const clv_sweep_options *o, const sweep_points *p, size_t point_index,
+                           size_t key_index, uint64_t draw_index, char **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  const sweep_key *k = &p->keys[key];
-  uint32_t words[4];
-  clv_rng_block(&(clv_rng_key){.seed = o->seed, .step = draw, .layer = point_stream},
-                (uint32_t)(point * SWEEP_MAX_KEYS + key), words);
-  double u = (double)(((uint64_t)words[0] << 32 | words[1]) >> 11) * 0x1p-53;
+  const sweep_key *k = &p->keys[key_index];
+  uint32_t random_words[4];
+  clv_rng_block(&(clv_rng_key){.seed = o->seed, .step = draw_index, .layer = point_rng_stream},
+                (uint32_t)(point_index * SWEEP_MAX_KEYS + key_index), random_words);
+  double u = (double)(((uint64_t)random_words[0] << 32 | random_words[1]) >> 11) * 0x1p-53;
   if (k->has_range)
-    sweep_range_value(&k->range, u, &text);
+    sweep_range_append_value(&k->range, u, &text);
   else
     clv_bytes_puts(&text, k->values[(size_t)(u * (double)k->n_values)]);
   return text.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory")
                      : clv_strdup(text.data, ret, err);
 }
 
-/* Returns true if point `point`, the last one, equals an earlier one. */
-static bool is_repeated(const sweep_points *p, size_t point) {
-  for (size_t i = 0; i < point; i++) {
-    size_t n_same = 0;
-    while (n_same < p->n_keys &&
-           strcmp(sweep_point_value(p, i, n_same), sweep_point_value(p, point, n_same)) == 0)
-      n_same++;
-    if (n_same == p->n_keys) return true;
+/* Returns true if point `point_index`, the last one, equals an earlier one. */
+static bool equals_earlier_point(const sweep_points *p, size_t point_index) {
+  for (size_t i = 0; i < point_index; i++) {
+    size_t n_equal_values = 0;
+    while (n_equal_values < p->n_keys &&
+           strcmp(sweep_point_value(p, i, n_equal_values),
+                  sweep_point_value(p, point_index, n_equal_values)) == 0)
+      n_equal_values++;
+    if (n_equal_values == p->n_keys) return true;
   }
   return false;
 }
 
-static clv_code draw_point(const clv_sweep_options *o, sweep_points *p, size_t point,
+static clv_code draw_point(const clv_sweep_options *o, sweep_points *p, size_t point_index,
                            clv_err *err) {
-  for (uint64_t draw = 0; draw < MAX_DRAWS; draw++) {
+  for (uint64_t draw_index = 0; draw_index < MAX_DRAWS_PER_POINT; draw_index++) {
     for (size_t k = 0; k < p->n_keys; k++) {
-      char **value = &p->values[point * p->n_keys + k];
+      char **value = &p->values[point_index * p->n_keys + k];
       free(clv_steal(value));
-      CLV_TRY(draw_value(o, p, point, k, draw, value, err));
+      CLV_TRY(draw_value(o, p, point_index, k, draw_index, value, err));
     }
-    if (!is_repeated(p, point)) return CLV_OK;
+    if (!equals_earlier_point(p, point_index)) return CLV_OK;
   }
   return clv_fail(err, CLV_INVALID,
                   "--points %llu: the values of --random make only %zu different points: lower "
                   "--points, or use --grid",
-                  (unsigned long long)o->n_points, point);
+                  (unsigned long long)o->n_points, point_index);
 }
 
 static clv_code draw_points(const clv_sweep_options *o, sweep_points *p, clv_err *err) {
@@ -227,7 +229,7 @@ static clv_code make_points(const clv_sweep_options *o, sweep_points *p, clv_err
     return clv_fail(err, CLV_INVALID, "a sweep takes --grid or --random: leave one out");
   if (!o->randoms->n != !o->n_points)
     return clv_fail(err, CLV_INVALID, "--random and --points go together, as in --points 20");
-  if (!clv_sweep_is_asked_for(o))
+  if (!clv_sweep_is_requested(o))
     return clv_fail(err, CLV_INVALID,
                     "nothing to sweep: give --grid, --random or --folds, as in --grid "
                     "train.optimizer.lr=0.01,0.1");
@@ -239,7 +241,7 @@ static clv_code make_points(const clv_sweep_options *o, sweep_points *p, clv_err
   return o->randoms->n ? draw_points(o, p, err) : make_grid(o, p, err);
 }
 
-bool clv_sweep_is_asked_for(const clv_sweep_options *o) {
+bool clv_sweep_is_requested(const clv_sweep_options *o) {
   return o->grids->n || o->randoms->n || o->folds;
 }
 

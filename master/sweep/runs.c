@@ -14,7 +14,7 @@
 
 /* ---- the settings of a run ------------------------------------------------------------------- */
 
-void sweep_sets_done(sweep_sets *s) {
+void sweep_set_options_done(sweep_set_options *s) {
   if (!s) return;
   for (size_t i = s->n_shared; i < s->n; i++) {
     free((char *)(uintptr_t)s->items[i]);
@@ -25,8 +25,8 @@ void sweep_sets_done(sweep_sets *s) {
 
 /* Adds a setting. Messages about it name the option that the user gave: `option`, "--grid", with
  * key and value, or with `number` alone. */
-static clv_code add_set(sweep_sets *s, const char *key, const char *value, const char *option,
-                        const char *number, clv_err *err) {
+static clv_code add_set_option(sweep_set_options *s, const char *key, const char *value,
+                               const char *option, const char *number, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, label = {0};
   char *copy, *label_copy;
   clv_bytes_printf(&text, "%s=%s", key, value);
@@ -40,16 +40,18 @@ static clv_code add_set(sweep_sets *s, const char *key, const char *value, const
   return CLV_OK;
 }
 
-static clv_code add_fold(const sweep_work *s, const sweep_run *r, sweep_sets *ret, clv_err *err) {
-  char folds[24], fold[24];
+static clv_code add_fold(const sweep_work *s, const sweep_run *r, sweep_set_options *ret,
+                         clv_err *err) {
+  char folds_text[24], fold_text[24];
   if (!r->fold) return CLV_OK;
-  snprintf(folds, sizeof folds, "%llu", (unsigned long long)s->o->folds);
-  snprintf(fold, sizeof fold, "%llu", (unsigned long long)r->fold);
-  CLV_TRY(add_set(ret, "data.validation.folds", folds, "--folds", folds, err));
-  return add_set(ret, "data.validation.fold", fold, "--folds", folds, err);
+  snprintf(folds_text, sizeof folds_text, "%llu", (unsigned long long)s->o->folds);
+  snprintf(fold_text, sizeof fold_text, "%llu", (unsigned long long)r->fold);
+  CLV_TRY(add_set_option(ret, "data.validation.folds", folds_text, "--folds", folds_text, err));
+  return add_set_option(ret, "data.validation.fold", fold_text, "--folds", folds_text, err);
 }
 
-clv_code sweep_sets_make(const sweep_work *s, const sweep_run *r, sweep_sets *ret, clv_err *err) {
+clv_code sweep_set_options_make(const sweep_work *s, const sweep_run *r, sweep_set_options *ret,
+                                clv_err *err) {
   ret->n = ret->n_shared = s->o->sets->n;
   const char *option = s->o->randoms->n ? "--random" : "--grid";
   for (size_t i = 0; i < ret->n; i++) {
@@ -57,10 +59,10 @@ clv_code sweep_sets_make(const sweep_work *s, const sweep_run *r, sweep_sets *re
     ret->labels[i] = NULL;
   }
   for (size_t k = 0; k < s->points.n_keys; k++)
-    CLV_TRY(add_set(ret, s->points.keys[k].name, sweep_point_value(&s->points, r->point, k), option,
-                    NULL, err));
+    CLV_TRY(add_set_option(ret, s->points.keys[k].name,
+                           sweep_point_value(&s->points, r->point_index, k), option, NULL, err));
   CLV_TRY(add_fold(s, r, ret, err));
-  return add_set(ret, "name", r->name, "the run's name", NULL, err);
+  return add_set_option(ret, "name", r->name, "the run's name", NULL, err);
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
@@ -73,26 +75,27 @@ void sweep_done(sweep_work *s) {
   }
   free(s->runs);
   free(s->folder);
-  if (s->lock) close(s->lock);
+  if (s->lock_fd) close(s->lock_fd);
   sweep_points_done(&s->points);
-  clv_session_config_free(s->base);
+  clv_session_config_free(s->base_session);
   *s = (sweep_work){.o = NULL};
 }
 
-static clv_code load_base(const clv_sweep_options *o, clv_session_config **ret, clv_err *err) {
-  const clv_config_overrides over = {
+static clv_code load_base_session(const clv_sweep_options *o, clv_session_config **ret,
+                                  clv_err *err) {
+  const clv_config_overrides overrides = {
       .env = (const char *const *)environ, .sets = o->sets->items, .n_sets = o->sets->n};
-  return clv_session_config_load(o->session, &over, ret, err);
+  return clv_session_config_load(o->session, &overrides, ret, err);
 }
 
 static clv_code make_runs(sweep_work *s, clv_err *err) {
-  size_t folds = CLV_MAX((size_t)s->o->folds, (size_t)1);
-  CLV_TRY(clv_alloc(s->points.n_points * folds, sizeof *s->runs, &s->runs, err));
-  for (size_t i = 0; i < s->points.n_points * folds; i++) {
+  size_t n_folds = CLV_MAX((size_t)s->o->folds, (size_t)1);
+  CLV_TRY(clv_alloc(s->points.n_points * n_folds, sizeof *s->runs, &s->runs, err));
+  for (size_t i = 0; i < s->points.n_points * n_folds; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
     sweep_run *r = &s->runs[s->n_runs++];
-    *r = (sweep_run){.point = i / folds, .fold = s->o->folds ? i % folds + 1 : 0};
-    clv_bytes_printf(&name, "%s-%03zu", s->base->name, r->point + 1);
+    *r = (sweep_run){.point_index = i / n_folds, .fold = s->o->folds ? i % n_folds + 1 : 0};
+    clv_bytes_printf(&name, "%s-%03zu", s->base_session->name, r->point_index + 1);
     if (r->fold) clv_bytes_printf(&name, "-fold-%llu", (unsigned long long)r->fold);
     if (name.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     CLV_TRY(clv_strdup(name.data, &r->name, err));
@@ -103,7 +106,7 @@ static clv_code make_runs(sweep_work *s, clv_err *err) {
 /* ---- checks ---------------------------------------------------------------------------------- */
 
 /* Returns the number of validations by which a session chooses. */
-static sweep_score score_of(const clv_session_config *c) {
+static sweep_score score_of_session(const clv_session_config *c) {
   sweep_score ret = {.metric =
                          clv_loss_has_accuracy(c->loss.kind) ? CLV_BEST_ACCURACY : CLV_BEST_LOSS};
   const char *target = NULL;
@@ -112,7 +115,7 @@ static sweep_score score_of(const clv_session_config *c) {
     target = c->train.early_stopping.target;
   }
   if (c->checkpoint.best) {
-    ret = (sweep_score){.metric = c->checkpoint.best, .takes_best = true};
+    ret = (sweep_score){.metric = c->checkpoint.best, .uses_best_validation = true};
     target = c->checkpoint.best_target;
   }
   snprintf(ret.target, sizeof ret.target, "%s", target ? target : "");
@@ -122,9 +125,9 @@ static sweep_score score_of(const clv_session_config *c) {
 /* Checks keys that a sweep needs, and takes folder and score of the run. */
 static clv_code check_session(sweep_work *s, sweep_run *r, const clv_session_config *c,
                               clv_err *err) {
-  sweep_score score = score_of(c);
-  char names[2][CLV_BEST_NAME_BYTES];
-  if (strcmp(c->checkpoint.dir, s->base->checkpoint.dir) == 0)
+  sweep_score score = score_of_session(c);
+  char score_names[2][CLV_BEST_NAME_BYTES];
+  if (strcmp(c->checkpoint.dir, s->base_session->checkpoint.dir) == 0)
     return clv_fail(err, CLV_INVALID,
                     "checkpoint.dir is %s: each run of a sweep has a folder of its own in run.dir: "
                     "leave checkpoint.dir out",
@@ -138,28 +141,28 @@ static clv_code check_session(sweep_work *s, sweep_run *r, const clv_session_con
                                "metrics.listen is %s, and --jobs %llu runs cannot share a port: "
                                "leave it out",
                                c->metrics.listen, (unsigned long long)s->o->jobs);
-  if (s->score.metric &&
-      (s->score.metric != score.metric || s->score.takes_best != score.takes_best ||
-       strcmp(s->score.target, score.target) != 0))
+  if (s->score.metric && (s->score.metric != score.metric ||
+                          s->score.uses_best_validation != score.uses_best_validation ||
+                          strcmp(s->score.target, score.target) != 0))
     return clv_session_fail_at(c, c->checkpoint.best_pos, err,
                                "points are compared by %s and by %s: set checkpoint.best",
-                               clv_best_name(s->score.metric, s->score.target, names[0]),
-                               clv_best_name(score.metric, score.target, names[1]));
+                               clv_best_name(s->score.metric, s->score.target, score_names[0]),
+                               clv_best_name(score.metric, score.target, score_names[1]));
   s->score = score;
   return clv_strdup(c->checkpoint.dir, &r->folder, err);
 }
 
 static clv_exit_code check_run(sweep_work *s, sweep_run *r) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
-  CLV_AUTO(sweep_sets_done) sweep_sets sets = {.n = 0};
+  CLV_AUTO(sweep_set_options_done) sweep_set_options set_options = {.n = 0};
   clv_run_outline outline;
   clv_err err;
-  clv_code code = sweep_sets_make(s, r, &sets, &err);
-  const clv_config_overrides over = {.env = (const char *const *)environ,
-                                     .sets = sets.items,
-                                     .n_sets = sets.n,
-                                     .set_labels = sets.labels};
-  if (code == CLV_OK) code = clv_session_config_load(s->o->session, &over, &c, &err);
+  clv_code code = sweep_set_options_make(s, r, &set_options, &err);
+  const clv_config_overrides overrides = {.env = (const char *const *)environ,
+                                          .sets = set_options.items,
+                                          .n_sets = set_options.n,
+                                          .set_labels = set_options.labels};
+  if (code == CLV_OK) code = clv_session_config_load(s->o->session, &overrides, &c, &err);
   if (code == CLV_OK) code = check_session(s, r, c, &err);
   if (code != CLV_OK) return (clv_exit_code)clv_exit_report(CLV_EXIT_CONFIG, &err);
   clv_exit_code exit_code = clv_run_preview(c, &outline);
@@ -177,26 +180,26 @@ static clv_exit_code check_run(sweep_work *s, sweep_run *r) {
 }
 
 /* Compares the bytes of all runs with the policy of the host, which counts them as one run's. */
-static clv_code check_bytes(const sweep_work *s, clv_err *err) {
+static clv_code check_policy_bytes(const sweep_work *s, clv_err *err) {
   CLV_AUTO(clv_policy_freep) clv_policy *policy = NULL;
   CLV_TRY(clv_policy_find(&policy, err));
   if (clv_policy_check_epoch(policy, s->epoch_bytes, err) == CLV_OK) return CLV_OK;
   return clv_err_prefix(err, "the %zu runs of the sweep count together", s->n_runs);
 }
 
-clv_exit_code sweep_prepare(const clv_sweep_options *o, sweep_work *ret) {
+clv_exit_code sweep_prepare_runs(const clv_sweep_options *o, sweep_work *ret) {
   clv_err err;
   *ret = (sweep_work){.o = o, .may_resume = true};
   if (sweep_points_make(o, &ret->points, &err) != CLV_OK)
     return (clv_exit_code)clv_exit_report(CLV_EXIT_USAGE, &err);
-  if (load_base(o, &ret->base, &err) != CLV_OK)
+  if (load_base_session(o, &ret->base_session, &err) != CLV_OK)
     return (clv_exit_code)clv_exit_report(CLV_EXIT_CONFIG, &err);
   if (make_runs(ret, &err) != CLV_OK) return (clv_exit_code)clv_exit_report(CLV_EXIT_FAILED, &err);
   for (size_t i = 0; i < ret->n_runs; i++) {
     clv_exit_code code = check_run(ret, &ret->runs[i]);
     if (code != CLV_EXIT_OK) return code;
   }
-  if (check_bytes(ret, &err) != CLV_OK)
+  if (check_policy_bytes(ret, &err) != CLV_OK)
     return (clv_exit_code)clv_exit_report(CLV_EXIT_CONFIG, &err);
   return CLV_EXIT_OK;
 }

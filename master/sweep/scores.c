@@ -22,18 +22,18 @@ typedef struct evaluation_line {
   const char *name;   /* name of the number */
   const char *target; /* target that has the number; "": the validation itself */
   char prefix[4];     /* "", or "f1_" within the member f1 of scores */
-  sweep_validation found;
+  sweep_validation validation;
 } evaluation_line;
 
 typedef clv_code member_reader(clv_json *j, evaluation_line *l, const char *key, clv_err *err);
 
 static clv_code read_members(clv_json *j, evaluation_line *l, member_reader *read, clv_err *err) {
-  bool more;
+  bool has_more;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
     CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
-    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
-    if (!more) return CLV_OK;
+    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &has_more, err));
+    if (!has_more) return CLV_OK;
     CLV_TRY(clv_json_read_key(j, &key, err));
     CLV_TRY(read(j, l, key.data ? key.data : "", err));
   }
@@ -46,7 +46,7 @@ static clv_code read_value(clv_json *j, evaluation_line *l, const char *key, clv
   if (strncmp(l->name, l->prefix, n) != 0 || strcmp(l->name + n, key) != 0)
     return clv_json_skip(j, err);
   CLV_TRY(clv_json_peek(j, &kind, err));
-  return kind == CLV_JSON_NUMERAL ? clv_json_read_real(j, &l->found.value, err)
+  return kind == CLV_JSON_NUMERAL ? clv_json_read_real(j, &l->validation.value, err)
                                   : clv_json_skip(j, err);
 }
 
@@ -82,12 +82,12 @@ static clv_code read_line_member(clv_json *j, evaluation_line *l, const char *ke
   if (strcmp(key, "event") == 0) {
     CLV_AUTO(clv_bytes_done) clv_bytes event = {0};
     CLV_TRY(clv_json_read_text(j, &event, err));
-    l->found.is_validation = event.data && strcmp(event.data, "validation") == 0;
+    l->validation.is_validation = event.data && strcmp(event.data, "validation") == 0;
     return CLV_OK;
   }
   if (strcmp(key, "step") == 0) {
     CLV_TRY(clv_json_read_integer(j, 0, INT64_MAX, &step, err));
-    l->found.step = (uint64_t)step;
+    l->validation.step = (uint64_t)step;
     return CLV_OK;
   }
   clv_json_kind kind;
@@ -97,14 +97,14 @@ static clv_code read_line_member(clv_json *j, evaluation_line *l, const char *ke
   return *l->target ? clv_json_skip(j, err) : read_value(j, l, key, err);
 }
 
-clv_code sweep_validation_parse(const char *label, const char *line, size_t len, size_t number,
+clv_code sweep_validation_parse(const char *label, const char *line, size_t len, size_t line_index,
                                 const char *name, const char *target, sweep_validation *ret,
                                 clv_err *err) {
-  evaluation_line l = {.name = name, .target = target, .found = {.value = (double)NAN}};
-  clv_json j = {.label = label, .text = line, .len = len, .lines_before = number};
+  evaluation_line l = {.name = name, .target = target, .validation = {.value = (double)NAN}};
+  clv_json j = {.label = label, .text = line, .len = len, .lines_before = line_index};
   CLV_TRY(read_members(&j, &l, read_line_member, err));
   CLV_TRY(clv_json_end(&j, err));
-  *ret = l.found;
+  *ret = l.validation;
   return CLV_OK;
 }
 
@@ -116,9 +116,10 @@ static void file_closep(FILE **f) {
 
 /* Counts a validation: the best or the last one is the run's score. */
 static void count_validation(const sweep_score *score, const sweep_validation *v, sweep_run *r) {
-  bool largest = clv_best_metric_is_largest(score->metric);
-  bool is_better = isnan(r->value) || (largest ? v->value > r->value : v->value < r->value);
-  if (!v->is_validation || (score->takes_best && (!isfinite(v->value) || !is_better))) return;
+  bool is_largest_best = clv_best_metric_is_largest(score->metric);
+  bool is_better = isnan(r->value) || (is_largest_best ? v->value > r->value : v->value < r->value);
+  if (!v->is_validation || (score->uses_best_validation && (!isfinite(v->value) || !is_better)))
+    return;
   r->value = v->value;
   r->step = v->step;
 }
@@ -127,7 +128,7 @@ clv_code sweep_score_read(const sweep_score *score, sweep_run *r, clv_err *err) 
   const char *name = clv_score_value_row_of((clv_score_value)(score->metric - 1))->name;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_AUTO(clv_freep) char *line = NULL;
-  size_t capacity = 0, number = 0;
+  size_t line_capacity = 0, line_index = 0;
   r->value = (double)NAN;
   r->step = 0;
   clv_bytes_printf(&path, "%s/evaluations.jsonl", r->folder);
@@ -135,13 +136,14 @@ clv_code sweep_score_read(const sweep_score *score, sweep_run *r, clv_err *err) 
   CLV_AUTO(file_closep) FILE *f = fopen(path.data, "re");
   if (!f && errno == ENOENT) return CLV_OK;
   if (!f) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
-  for (ssize_t n; (n = getline(&line, &capacity, f)) > 0 && line[n - 1] == '\n'; number++) {
+  for (ssize_t n; (n = getline(&line, &line_capacity, f)) > 0 && line[n - 1] == '\n';
+       line_index++) {
     sweep_validation v;
     if (n > MAX_LINE_BYTES)
       return clv_fail(err, CLV_DATA_LOSS, "%s:%zu: the line has more than %d bytes", path.data,
-                      number + 1, MAX_LINE_BYTES);
-    CLV_TRY(sweep_validation_parse(path.data, line, (size_t)n - 1, number, name, score->target, &v,
-                                   err));
+                      line_index + 1, MAX_LINE_BYTES);
+    CLV_TRY(sweep_validation_parse(path.data, line, (size_t)n - 1, line_index, name, score->target,
+                                   &v, err));
     count_validation(score, &v, r);
   }
   return CLV_OK;
@@ -149,19 +151,20 @@ clv_code sweep_score_read(const sweep_score *score, sweep_run *r, clv_err *err) 
 
 /* ---- run.json -------------------------------------------------------------------------------- */
 
-clv_code sweep_state_read(const char *folder, sweep_state *ret, clv_err *err) {
+clv_code sweep_stored_state_read(const char *folder, sweep_stored_state *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   CLV_AUTO(clv_run_record_clear) clv_run_record record = {.n_attempts = 0};
-  *ret = (sweep_state){.exists = false};
+  *ret = (sweep_stored_state){.exists = false};
   clv_bytes_printf(&path, "%s/run.json", folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_file_read(path.data, CLV_RECORD_MAX_BYTES, &text, err);
   if (code == CLV_NOT_FOUND) return CLV_OK;
   CLV_TRY(code);
   CLV_TRY(clv_run_record_parse(text.data, text.len, path.data, &record, err));
-  const clv_run_attempt *last = &record.attempts[record.n_attempts - 1];
+  const clv_run_attempt *last_attempt = &record.attempts[record.n_attempts - 1];
   ret->exists = true;
-  ret->is_finished = last->status == CLV_RUN_FINISHED;
-  snprintf(ret->reason, sizeof ret->reason, "%s", last->status == CLV_RUN_FAILED ? last->text : "");
+  ret->is_finished = last_attempt->status == CLV_RUN_FINISHED;
+  snprintf(ret->reason, sizeof ret->reason, "%s",
+           last_attempt->status == CLV_RUN_FAILED ? last_attempt->text : "");
   return CLV_OK;
 }

@@ -16,21 +16,21 @@
 #include "master/sweep/sweep_int.h"
 
 #define POINTS_FILE "sweep.jsonl"
-enum { MAX_FILE_BYTES = 64 << 20 };
+enum { MAX_POINTS_FILE_BYTES = 64 << 20 };
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
 /* Makes the folder of the sweep and locks it, until this process ends. */
 static clv_code lock_folder(sweep_work *s, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes folder = {0}, path = {0};
-  clv_bytes_printf(&folder, "%s.sweep", s->base->checkpoint.dir);
+  clv_bytes_printf(&folder, "%s.sweep", s->base_session->checkpoint.dir);
   clv_bytes_printf(&path, "%s/lock", folder.data ? folder.data : "");
   if (folder.failed || path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_strdup(folder.data, &s->folder, err));
   CLV_TRY(clv_mkdirs(s->folder, err));
   int fd = open(path.data, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
-  s->lock = fd;
+  s->lock_fd = fd;
   if (flock(fd, LOCK_EX | LOCK_NB) == 0) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,
                   "%s: another process runs this sweep: wait for its end, or give another "
@@ -44,15 +44,15 @@ static clv_code format_points(const sweep_work *s, clv_bytes *out, clv_err *err)
   CLV_AUTO(clv_bytes_done) clv_bytes session = {0};
   clv_sha256 digest;
   char hex[65];
-  CLV_TRY(clv_session_config_write_public(s->base, &session, err));
+  CLV_TRY(clv_session_config_write_public(s->base_session, &session, err));
   CLV_TRY(clv_sha256_of(session.data, session.len, &digest, err));
   clv_sha256_hex(&digest, hex);
   clv_bytes_printf(
       out, "{\"format\":\"cleave-sweep\",\"version\":1,\"session\":\"%s\",\"folds\":%llu}\n", hex,
       (unsigned long long)s->o->folds);
   for (size_t i = 0; i < s->n_runs; i++) {
-    CLV_AUTO(sweep_sets_done) sweep_sets sets = {.n = 0};
-    CLV_TRY(sweep_sets_make(s, &s->runs[i], &sets, err));
+    CLV_AUTO(sweep_set_options_done) sweep_set_options sets = {.n = 0};
+    CLV_TRY(sweep_set_options_make(s, &s->runs[i], &sets, err));
     clv_bytes_puts(out, "{\"run\":");
     clv_bytes_add_json(out, s->runs[i].name);
     clv_bytes_puts(out, ",\"set\":[");
@@ -66,10 +66,10 @@ static clv_code format_points(const sweep_work *s, clv_bytes *out, clv_err *err)
 }
 
 /* Fails if a run of a new sweep has a folder already. */
-static clv_code check_folders_are_free(const sweep_work *s, clv_err *err) {
+static clv_code check_run_folders_unused(const sweep_work *s, clv_err *err) {
   for (size_t i = 0; i < s->n_runs; i++) {
-    sweep_state state;
-    CLV_TRY(sweep_state_read(s->runs[i].folder, &state, err));
+    sweep_stored_state state;
+    CLV_TRY(sweep_stored_state_read(s->runs[i].folder, &state, err));
     if (state.exists)
       return clv_fail(err, CLV_INVALID,
                       "%s is the folder of another run: remove it, or give the sweep another name "
@@ -79,9 +79,9 @@ static clv_code check_folders_are_free(const sweep_work *s, clv_err *err) {
   return CLV_OK;
 }
 
-/* Fails because the file has `line` other than this command. */
-static clv_code fail_other_points(const char *path, size_t line, clv_err *err) {
-  if (line == 1)
+/* Fails because line `line_number` of the file differs from what this command would write. */
+static clv_code fail_changed_points(const char *path, size_t line_number, clv_err *err) {
+  if (line_number == 1)
     return clv_fail(err, CLV_INVALID,
                     "%s:1: the sweep began with another session or other --folds: give those, or "
                     "another --set name=... for a new sweep",
@@ -89,24 +89,25 @@ static clv_code fail_other_points(const char *path, size_t line, clv_err *err) {
   return clv_fail(err, CLV_INVALID,
                   "%s:%zu: the sweep has other points than these options: give the same ones, or "
                   "another --set name=... for a new sweep",
-                  path, line);
+                  path, line_number);
 }
 
 /* Writes the file, or compares it with the points of this command, of which it may have the first.
  */
 static clv_code write_or_compare_points(const sweep_work *s, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0}, stored = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0}, stored_text = {0};
   CLV_TRY(format_points(s, &text, err));
   clv_bytes_printf(&path, "%s/" POINTS_FILE, s->folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_code code = clv_file_read(path.data, MAX_FILE_BYTES, &stored, err);
-  if (code == CLV_NOT_FOUND) CLV_TRY(check_folders_are_free(s, err));
+  clv_code code = clv_file_read(path.data, MAX_POINTS_FILE_BYTES, &stored_text, err);
+  if (code == CLV_NOT_FOUND) CLV_TRY(check_run_folders_unused(s, err));
   if (code != CLV_OK && code != CLV_NOT_FOUND) return code;
-  size_t line = 1, same = 0;
-  while (same < stored.len && same < text.len && stored.data[same] == text.data[same])
-    line += stored.data[same++] == '\n';
-  if (same < stored.len) return fail_other_points(path.data, line, err);
-  return same == text.len && code == CLV_OK
+  size_t line_number = 1, n_equal_bytes = 0;
+  while (n_equal_bytes < stored_text.len && n_equal_bytes < text.len &&
+         stored_text.data[n_equal_bytes] == text.data[n_equal_bytes])
+    line_number += stored_text.data[n_equal_bytes++] == '\n';
+  if (n_equal_bytes < stored_text.len) return fail_changed_points(path.data, line_number, err);
+  return n_equal_bytes == text.len && code == CLV_OK
              ? CLV_OK
              : clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }
@@ -114,8 +115,8 @@ static clv_code write_or_compare_points(const sweep_work *s, clv_err *err) {
 /* Reads which runs are finished, and their scores. */
 static clv_code read_finished_runs(sweep_work *s, clv_err *err) {
   for (size_t i = 0; i < s->n_runs; i++) {
-    sweep_state state;
-    CLV_TRY(sweep_state_read(s->runs[i].folder, &state, err));
+    sweep_stored_state state;
+    CLV_TRY(sweep_stored_state_read(s->runs[i].folder, &state, err));
     if (!state.is_finished) continue;
     s->runs[i].state = SWEEP_RUN_FINISHED;
     CLV_TRY(sweep_score_read(&s->score, &s->runs[i], err));
@@ -125,18 +126,18 @@ static clv_code read_finished_runs(sweep_work *s, clv_err *err) {
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-static clv_repeats repeats_of(const sweep_work *s) {
-  return (clv_repeats){.n_runs = s->n_runs,
-                       .epoch_bytes = s->epoch_bytes,
-                       .has_same_start = s->base->train.seed.is_given};
+static clv_repeated_runs repeats_of(const sweep_work *s) {
+  return (clv_repeated_runs){.n_runs = s->n_runs,
+                             .epoch_bytes = s->epoch_bytes,
+                             .has_same_initial_weights = s->base_session->train.seed.is_given};
 }
 
-static void print_beginning(const sweep_work *s) {
+static void print_sweep_start(const sweep_work *s) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  const clv_repeats repeats = repeats_of(s);
+  const clv_repeated_runs repeats = repeats_of(s);
   size_t n_finished = 0;
   for (size_t i = 0; i < s->n_runs; i++) n_finished += s->runs[i].state == SWEEP_RUN_FINISHED;
-  clv_repeats_describe(&repeats, false, &text);
+  clv_repeated_runs_describe(&repeats, false, &text);
   if (!text.failed && text.len)
     clv_notice(CLV_LOG_INFO, "sweep", "%.*s", (int)text.len - 1, text.data);
   if (n_finished)
@@ -169,23 +170,23 @@ static clv_exit_code fail_sweep(const clv_err *err) {
 clv_exit_code clv_sweep_run(const clv_sweep_options *o) {
   CLV_AUTO(sweep_done) sweep_work s = {.o = NULL};
   clv_err err;
-  clv_exit_code exit_code = sweep_prepare(o, &s);
+  clv_exit_code exit_code = sweep_prepare_runs(o, &s);
   if (exit_code != CLV_EXIT_OK) return exit_code;
   clv_code code = lock_folder(&s, &err);
   if (code == CLV_OK) code = write_or_compare_points(&s, &err);
   if (code == CLV_OK) code = read_finished_runs(&s, &err);
   if (code != CLV_OK) return fail_sweep(&err);
-  print_beginning(&s);
+  print_sweep_start(&s);
   code = sweep_run_all(&s, &err);
   if (code == CLV_OK) code = print_table(&s, &err);
   return code == CLV_OK ? exit_code_of(&s) : fail_sweep(&err);
 }
 
 static clv_code format_plan(const sweep_work *s, clv_bytes *out, clv_err *err) {
-  const clv_repeats repeats = repeats_of(s);
+  const clv_repeated_runs repeats = repeats_of(s);
   bool json = s->o->format == CLV_SWEEP_JSON;
   if (!json) clv_bytes_puts(out, "sweep: ");
-  clv_repeats_describe(&repeats, json, out);
+  clv_repeated_runs_describe(&repeats, json, out);
   return sweep_table_format(s, out, err);
 }
 
@@ -193,7 +194,7 @@ clv_exit_code clv_sweep_plan(const clv_sweep_options *o) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(sweep_done) sweep_work s = {.o = NULL};
   clv_err err;
-  clv_exit_code exit_code = sweep_prepare(o, &s);
+  clv_exit_code exit_code = sweep_prepare_runs(o, &s);
   if (exit_code != CLV_EXIT_OK) return exit_code;
   if (format_plan(&s, &text, &err) != CLV_OK) return fail_sweep(&err);
   fputs(text.data, stdout);

@@ -36,7 +36,7 @@ typedef struct clv_sweep_options {
 } clv_sweep_options;
 
 /* True if an option asks for several runs. */
-bool clv_sweep_is_asked_for(const clv_sweep_options *o);
+bool clv_sweep_is_requested(const clv_sweep_options *o);
 
 /* Trains all points that are not finished, and prints a table of them, the best first. Prints its
  * own errors. Returns the exit code of the command: that of the first run that failed, if one did.

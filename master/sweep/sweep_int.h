@@ -26,8 +26,8 @@ enum {
 /* "LOW..HIGH", from which values are drawn. */
 typedef struct sweep_range {
   double low, high;
-  bool is_logarithmic; /* equal chances for equal factors */
-  bool is_whole; /* both ends are whole numbers without a point or exponent, and so are values */
+  bool is_logarithmic;   /* equal chances for equal factors */
+  bool has_integer_ends; /* both ends are integers without a point or exponent; so are values */
 } sweep_range;
 
 /* Returns true if `text` is a range. CLV_INVALID in `err`, with *ret_is_range true: it is one whose
@@ -35,7 +35,7 @@ typedef struct sweep_range {
 clv_code sweep_range_parse(const char *text, sweep_range *ret, bool *ret_is_range,
                            clv_err *err) CLV_USE_RESULT;
 /* Appends the value at `u`, in [0, 1), of the range. */
-void sweep_range_value(const sweep_range *r, double u, clv_bytes *out);
+void sweep_range_append_value(const sweep_range *r, double u, clv_bytes *out);
 
 /* ---- points (points.c) ----------------------------------------------------------------------- */
 
@@ -60,22 +60,22 @@ typedef struct sweep_points {
 clv_code sweep_points_make(const clv_sweep_options *o, sweep_points *ret,
                            clv_err *err) CLV_USE_RESULT;
 void sweep_points_done(sweep_points *p);
-static inline const char *sweep_point_value(const sweep_points *p, size_t point, size_t key) {
-  return p->values[point * p->n_keys + key];
+static inline const char *sweep_point_value(const sweep_points *p, size_t point_index, size_t key) {
+  return p->values[point_index * p->n_keys + key];
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
 typedef enum sweep_run_state {
-  SWEEP_RUN_WAITS, /* not started by this command */
-  SWEEP_RUN_RUNS,  /* its process runs */
+  SWEEP_RUN_WAITING, /* not started by this command */
+  SWEEP_RUN_RUNNING, /* its process runs */
   SWEEP_RUN_FINISHED,
   SWEEP_RUN_FAILED, /* its process ended with another exit code than 0 */
 } sweep_run_state;
 
 /* A run of a point: of a fold, if there are folds. */
 typedef struct sweep_run {
-  size_t point;
+  size_t point_index;
   uint64_t fold; /* from 1; 0: no folds */
   char *name, *folder;
   sweep_run_state state;
@@ -94,41 +94,42 @@ typedef struct sweep_score {
   clv_best_metric metric;
   /* the run's best validation counts, since its checkpoint is kept (checkpoint.best); else the
    * last one */
-  bool takes_best;
+  bool uses_best_validation;
   char target[CLV_BEST_TARGET_BYTES]; /* target that has the metric; "": the validation itself */
 } sweep_score;
 
 /* A sweep while its command runs. */
 typedef struct sweep_work {
   const clv_sweep_options *o;
-  clv_session_config *base; /* the session without the values of a point */
+  clv_session_config *base_session; /* the session without the values of a point */
   sweep_points points;
   sweep_run *runs; /* [n_runs] point by point, fold by fold */
   size_t n_runs;
   sweep_score score;
   char *folder;         /* RUN_DIR/NAME.sweep */
-  int lock;             /* descriptor of the locked file in it; 0: none */
+  int lock_fd;          /* descriptor of the locked file in it; 0: none */
   bool may_resume;      /* the policy permits what `train --resume` sends */
   uint64_t epoch_bytes; /* bytes of an epoch of all runs together */
 } sweep_work;
 
 /* The values of --set of a run: those of all runs, of its point and fold, and its name. The texts
  * of all runs are caller-owned, the others are freed. */
-enum { SWEEP_MAX_SETS = CLV_CLI_LIST + SWEEP_MAX_KEYS + 3 };
-typedef struct sweep_sets {
-  const char *items[SWEEP_MAX_SETS];  /* "train.batch=64" */
-  const char *labels[SWEEP_MAX_SETS]; /* "--grid train.batch=64", for messages; NULL: "--set ..." */
+enum { SWEEP_MAX_SET_OPTIONS = CLV_CLI_LIST + SWEEP_MAX_KEYS + 3 };
+typedef struct sweep_set_options {
+  const char *items[SWEEP_MAX_SET_OPTIONS]; /* "train.batch=64" */
+  const char
+      *labels[SWEEP_MAX_SET_OPTIONS]; /* "--grid train.batch=64", for messages; NULL: "--set ..." */
   size_t n, n_shared;                 /* the first n_shared are those of all runs */
-} sweep_sets;
-clv_code sweep_sets_make(const sweep_work *s, const sweep_run *r, sweep_sets *ret,
-                         clv_err *err) CLV_USE_RESULT;
-void sweep_sets_done(sweep_sets *s);
+} sweep_set_options;
+clv_code sweep_set_options_make(const sweep_work *s, const sweep_run *r, sweep_set_options *ret,
+                                clv_err *err) CLV_USE_RESULT;
+void sweep_set_options_done(sweep_set_options *s);
 
 /* ---- runs and their checks (runs.c) ---------------------------------------------------------- */
 
 /* Makes the points and their runs, loads the session of each run and plans it. Sets all members but
- * folder and lock. Returns the exit code, after it has printed the error. */
-clv_exit_code sweep_prepare(const clv_sweep_options *o, sweep_work *ret);
+ * folder and lock_fd. Returns the exit code, after it has printed the error. */
+clv_exit_code sweep_prepare_runs(const clv_sweep_options *o, sweep_work *ret);
 void sweep_done(sweep_work *s);
 
 /* ---- scores (scores.c) ----------------------------------------------------------------------- */
@@ -141,21 +142,22 @@ typedef struct sweep_validation {
 } sweep_validation;
 
 /* Parses a line of `len` bytes. name: the number's name in scores.def. target: the target that has
- * the number; "": the validation itself. number: index of the line, from 0. */
-clv_code sweep_validation_parse(const char *label, const char *line, size_t len, size_t number,
+ * the number; "": the validation itself. line_index: index of the line, from 0. */
+clv_code sweep_validation_parse(const char *label, const char *line, size_t len, size_t line_index,
                                 const char *name, const char *target, sweep_validation *ret,
                                 clv_err *err) CLV_USE_RESULT;
 /* Reads the score of a run from its folder into r->value and r->step. */
 clv_code sweep_score_read(const sweep_score *score, sweep_run *r, clv_err *err) CLV_USE_RESULT;
 /* State of a run, from its run.json. */
-typedef struct sweep_state {
+typedef struct sweep_stored_state {
   bool exists;               /* there is a run.json */
   bool is_finished;          /* the last attempt finished */
   char reason[CLV_ERR_TEXT]; /* why the last attempt failed; "": it did not */
-} sweep_state;
+} sweep_stored_state;
 /* Reads run.json of the run in `folder`. A missing file is no error. CLV_DATA_LOSS: the file is
  * damaged. */
-clv_code sweep_state_read(const char *folder, sweep_state *ret, clv_err *err) CLV_USE_RESULT;
+clv_code sweep_stored_state_read(const char *folder, sweep_stored_state *ret,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* ---- the table (table.c) --------------------------------------------------------------------- */
 

@@ -13,10 +13,10 @@
 
 /* A point with its score. */
 typedef struct table_row {
-  size_t point;
-  const sweep_run *run;    /* the run of the point, or of its first fold */
-  double value, deviation; /* NaN: not known yet */
-  double sort_key;         /* the smallest comes first */
+  size_t point_index;
+  const sweep_run *run;             /* the run of the point, or of its first fold */
+  double value, standard_deviation; /* NaN: not known yet */
+  double sort_key;                  /* the smallest comes first */
   size_t n_runs, n_finished;
   int exit_code; /* of the first run that failed; 0: none did */
   bool has_failed;
@@ -25,7 +25,7 @@ typedef struct table_row {
 static int compare_rows(const void *a, const void *b) {
   const table_row *x = a, *y = b;
   if (x->sort_key != y->sort_key) return x->sort_key < y->sort_key ? -1 : 1;
-  return x->point < y->point ? -1 : x->point > y->point;
+  return x->point_index < y->point_index ? -1 : x->point_index > y->point_index;
 }
 
 static void compute_mean(const sweep_run *runs, table_row *row) {
@@ -38,35 +38,37 @@ static void compute_mean(const sweep_run *runs, table_row *row) {
   row->value = sum / (double)n;
   for (size_t i = 0; i < n; i++)
     sum_of_squares += (runs[i].value - row->value) * (runs[i].value - row->value);
-  if (n > 1) row->deviation = sqrt(sum_of_squares / (double)(n - 1));
+  if (n > 1) row->standard_deviation = sqrt(sum_of_squares / (double)(n - 1));
 }
 
 /* Fills in the rows, a point each, and sorts them. */
-static void make_rows(const sweep_work *s, table_row *rows) {
+static void make_sorted_rows(const sweep_work *s, table_row *rows) {
   size_t n_runs_per_point = s->n_runs / s->points.n_points;
-  bool largest = clv_best_metric_is_largest(s->score.metric);
+  bool is_largest_best = clv_best_metric_is_largest(s->score.metric);
   for (size_t p = 0; p < s->points.n_points; p++) {
     const sweep_run *runs = &s->runs[p * n_runs_per_point];
     table_row *row = &rows[p];
-    *row = (table_row){.point = p,
+    *row = (table_row){.point_index = p,
                        .run = runs,
                        .n_runs = n_runs_per_point,
                        .value = (double)NAN,
-                       .deviation = (double)NAN};
+                       .standard_deviation = (double)NAN};
     for (size_t i = 0; i < n_runs_per_point; i++) {
       row->n_finished += runs[i].state == SWEEP_RUN_FINISHED;
       if (runs[i].state == SWEEP_RUN_FAILED && !row->has_failed) row->exit_code = runs[i].exit_code;
       row->has_failed |= runs[i].state == SWEEP_RUN_FAILED;
     }
     compute_mean(runs, row);
-    row->sort_key = isnan(row->value) ? (double)INFINITY : largest ? -row->value : row->value;
+    row->sort_key = isnan(row->value) ? (double)INFINITY
+                    : is_largest_best ? -row->value
+                                      : row->value;
   }
   qsort(rows, s->points.n_points, sizeof *rows, compare_rows);
 }
 
 /* Appends "NAME-003", also for a point with folds. */
 static void append_name(const sweep_work *s, const table_row *row, clv_bytes *out) {
-  clv_bytes_printf(out, "%s-%03zu", s->base->name, row->point + 1);
+  clv_bytes_printf(out, "%s-%03zu", s->base_session->name, row->point_index + 1);
 }
 
 /* Appends "finished", "failed (exit 9)", "not started" or "3 of 5 folds". */
@@ -104,7 +106,7 @@ static void append_json_row(const sweep_work *s, const table_row *row, clv_bytes
   clv_bytes_add_json(out, clv_best_name(s->score.metric, s->score.target, name));
   append_json_number(out, "value", row->value);
   if (s->o->folds)
-    append_json_number(out, "deviation", row->deviation);
+    append_json_number(out, "deviation", row->standard_deviation);
   else
     clv_bytes_printf(out, ",\"step\":%llu", (unsigned long long)row->run->step);
   clv_bytes_puts(out, ",\"runs\":[");
@@ -117,14 +119,14 @@ static void append_json_row(const sweep_work *s, const table_row *row, clv_bytes
     if (k) clv_bytes_puts(out, ",");
     clv_bytes_add_json(out, s->points.keys[k].name);
     clv_bytes_puts(out, ":");
-    clv_bytes_add_json(out, sweep_point_value(&s->points, row->point, k));
+    clv_bytes_add_json(out, sweep_point_value(&s->points, row->point_index, k));
   }
   clv_bytes_puts(out, "}}\n");
 }
 
 /* ---- cells ----------------------------------------------------------------------------------- */
 
-enum { FIXED_COLUMNS = 4, MAX_COLUMNS = FIXED_COLUMNS + SWEEP_MAX_KEYS };
+enum { N_FIXED_COLUMNS = 4, MAX_COLUMNS = N_FIXED_COLUMNS + SWEEP_MAX_KEYS };
 
 /* A line of the table: texts that end with NUL, one behind the other. */
 typedef struct cells {
@@ -140,37 +142,37 @@ static clv_bytes *begin_cell(cells *c) {
   return &c->text;
 }
 
-static void put_cell(cells *c, const char *text) {
+static void add_cell(cells *c, const char *text) {
   clv_bytes_puts(begin_cell(c), text);
   end_cell(c);
 }
 
-static void put_number_cell(cells *c, double v) {
+static void add_number_cell(cells *c, double v) {
   clv_bytes *out = begin_cell(c);
   if (isfinite(v)) clv_bytes_printf(out, "%.6g", v);
   end_cell(c);
 }
 
-static void make_header(const sweep_work *s, cells *c) {
+static void fill_header_line(const sweep_work *s, cells *c) {
   char name[CLV_BEST_NAME_BYTES];
-  put_cell(c, "point");
-  put_cell(c, clv_best_name(s->score.metric, s->score.target, name));
-  put_cell(c, s->o->folds ? "deviation" : "step");
-  put_cell(c, "state");
-  for (size_t k = 0; k < s->points.n_keys; k++) put_cell(c, s->points.keys[k].name);
+  add_cell(c, "point");
+  add_cell(c, clv_best_name(s->score.metric, s->score.target, name));
+  add_cell(c, s->o->folds ? "deviation" : "step");
+  add_cell(c, "state");
+  for (size_t k = 0; k < s->points.n_keys; k++) add_cell(c, s->points.keys[k].name);
 }
 
-static void make_cells(const sweep_work *s, const table_row *row, cells *c) {
+static void fill_row_line(const sweep_work *s, const table_row *row, cells *c) {
   append_name(s, row, begin_cell(c));
   end_cell(c);
-  put_number_cell(c, row->value);
-  put_number_cell(c, s->o->folds         ? row->deviation
+  add_number_cell(c, row->value);
+  add_number_cell(c, s->o->folds         ? row->standard_deviation
                      : isnan(row->value) ? (double)NAN
                                          : (double)row->run->step);
   append_state(s, row, begin_cell(c));
   end_cell(c);
   for (size_t k = 0; k < s->points.n_keys; k++)
-    put_cell(c, sweep_point_value(&s->points, row->point, k));
+    add_cell(c, sweep_point_value(&s->points, row->point_index, k));
 }
 
 static void append_csv_cell(const char *text, clv_bytes *out) {
@@ -196,20 +198,20 @@ static void append_cells(const sweep_work *s, const cells *c, const int widths[M
   }
 }
 
-static void free_lines(cells **lines_at) {
-  cells *lines = *lines_at;
+static void free_lines(cells **lines_ptr) {
+  cells *lines = *lines_ptr;
   for (size_t i = 0; lines && lines[i].n; i++) clv_bytes_done(&lines[i].text);
   free(lines);
 }
 
-static clv_code append_lines(const sweep_work *s, const table_row *rows, clv_bytes *out,
-                             clv_err *err) {
+static clv_code append_table_lines(const sweep_work *s, const table_row *rows, clv_bytes *out,
+                                   clv_err *err) {
   CLV_AUTO(free_lines) cells *lines = NULL;
   int widths[MAX_COLUMNS] = {0};
   size_t n = s->points.n_points + 1;
   CLV_TRY(clv_alloc(n + 1, sizeof *lines, &lines, err)); /* the last one stays empty */
-  make_header(s, &lines[0]);
-  for (size_t i = 1; i < n; i++) make_cells(s, &rows[i - 1], &lines[i]);
+  fill_header_line(s, &lines[0]);
+  for (size_t i = 1; i < n; i++) fill_row_line(s, &rows[i - 1], &lines[i]);
   for (size_t i = 0; i < n; i++) {
     if (lines[i].text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     for (size_t k = 0; k < lines[i].n; k++)
@@ -222,8 +224,8 @@ static clv_code append_lines(const sweep_work *s, const table_row *rows, clv_byt
 clv_code sweep_table_format(const sweep_work *s, clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_freep) table_row *rows = NULL;
   CLV_TRY(clv_alloc(s->points.n_points, sizeof *rows, &rows, err));
-  make_rows(s, rows);
-  if (s->o->format != CLV_SWEEP_JSON) return append_lines(s, rows, out, err);
+  make_sorted_rows(s, rows);
+  if (s->o->format != CLV_SWEEP_JSON) return append_table_lines(s, rows, out, err);
   for (size_t i = 0; i < s->points.n_points; i++) append_json_row(s, &rows[i], out);
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }

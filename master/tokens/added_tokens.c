@@ -4,15 +4,15 @@
  */
 #include "master/tokens/tokens_int.h"
 
-static const clv_vocab_entry *find_longest_at(const clv_vocab *added, const char *text,
-                                              size_t len) {
-  const clv_vocab_entry *best = NULL;
-  clv_vocab_walk w = clv_vocab_walk_begin(added);
-  for (size_t i = 0; i < len && clv_vocab_walk_step(added, &w, text[i]); i++) {
-    const clv_vocab_entry *e = clv_vocab_walk_token(added, &w);
-    if (e) best = e;
+static const clv_vocab_entry *find_longest_token_at(const clv_vocab *added_tokens, const char *text,
+                                                    size_t len) {
+  const clv_vocab_entry *longest = NULL;
+  clv_prefix_search w = clv_prefix_search_begin(added_tokens);
+  for (size_t i = 0; i < len && clv_prefix_search_add_byte(added_tokens, &w, text[i]); i++) {
+    const clv_vocab_entry *e = clv_prefix_search_token(added_tokens, &w);
+    if (e) longest = e;
   }
-  return best;
+  return longest;
 }
 
 /* Returns the begin of the white space that ends at byte `at`; not less than `from`. */
@@ -54,10 +54,10 @@ static size_t find_space_end(const char *text, size_t len, size_t end, clv_added
   return m->space_end = skip_spaces(text, len, end);
 }
 
-bool clv_added_token_find(const clv_vocab *added, const char *text, size_t len, size_t from,
+bool clv_added_token_find(const clv_vocab *added_tokens, const char *text, size_t len, size_t from,
                           size_t prev_end, clv_added_token_match *m) {
-  for (size_t i = from; added->n && i < len; i++) {
-    const clv_vocab_entry *e = find_longest_at(added, text + i, len - i);
+  for (size_t i = from; added_tokens->n && i < len; i++) {
+    const clv_vocab_entry *e = find_longest_token_at(added_tokens, text + i, len - i);
     if (!e) continue;
     size_t start = i, end = i + e->len, next = end;
     if (e->flags & CLV_ADDED_SINGLE_WORD &&

@@ -34,9 +34,9 @@ bool clv_char_is_number(uint32_t c) {
 bool clv_char_is_punctuation(uint32_t c) {
   utf8proc_category_t k = get_category(c);
   if (c == 0x166d) return true;
-  bool ascii =
+  bool is_ascii_symbol =
       c < 0x7f && c > ' ' && !(c >= '0' && c <= '9') && !((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
-  return ascii || (k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO);
+  return is_ascii_symbol || (k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO);
 }
 
 bool clv_char_is_control(uint32_t c) {
@@ -59,34 +59,35 @@ bool clv_char_is_any_mark(uint32_t c) {
 
 /* The class \w of regular expressions has letters, marks, decimal digits and letter-like numbers,
  * connectors such as _, the two joiners U+200C and U+200D, and letters within circles and squares
- * (`symbols`). */
+ * (`symbol_ranges`). */
 bool clv_char_is_word(uint32_t c) {
-  static const uint32_t symbols[][2] = {
+  static const uint32_t symbol_ranges[][2] = {
       {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
   utf8proc_category_t k = get_category(c);
   if ((k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC ||
       c == 0x200c || c == 0x200d)
     return true;
-  for (size_t i = 0; i < CLV_COUNT(symbols); i++)
-    if (c >= symbols[i][0] && c <= symbols[i][1]) return true;
+  for (size_t i = 0; i < CLV_COUNT(symbol_ranges); i++)
+    if (c >= symbol_ranges[i][0] && c <= symbol_ranges[i][1]) return true;
   return false;
 }
 
-bool clv_char_breaks_grapheme(uint32_t before, uint32_t after, int32_t *state) {
-  return utf8proc_grapheme_break_stateful((utf8proc_int32_t)before, (utf8proc_int32_t)after, state);
+bool clv_char_breaks_grapheme(uint32_t prev_char, uint32_t next_char, int32_t *state) {
+  return utf8proc_grapheme_break_stateful((utf8proc_int32_t)prev_char, (utf8proc_int32_t)next_char,
+                                          state);
 }
 
 bool clv_char_is_cjk(uint32_t c) {
-  static const uint32_t ranges[][2] = {{0x4e00, 0x9fff},   {0x3400, 0x4dbf},   {0x20000, 0x2a6df},
-                                       {0x2a700, 0x2b73f}, {0x2b740, 0x2b81f}, {0x2b920, 0x2ceaf},
-                                       {0xf900, 0xfaff},   {0x2f800, 0x2fa1f}};
-  for (size_t i = 0; i < CLV_COUNT(ranges); i++)
-    if (c >= ranges[i][0] && c <= ranges[i][1]) return true;
+  static const uint32_t cjk_ranges[][2] = {
+      {0x4e00, 0x9fff},   {0x3400, 0x4dbf},   {0x20000, 0x2a6df}, {0x2a700, 0x2b73f},
+      {0x2b740, 0x2b81f}, {0x2b920, 0x2ceaf}, {0xf900, 0xfaff},   {0x2f800, 0x2fa1f}};
+  for (size_t i = 0; i < CLV_COUNT(cjk_ranges); i++)
+    if (c >= cjk_ranges[i][0] && c <= cjk_ranges[i][1]) return true;
   return false;
 }
 
 /* U+0130 is the only character whose lower case has two code points. */
-size_t clv_codepoint_lower(uint32_t c, uint32_t ret[2]) {
+size_t clv_codepoint_to_lower(uint32_t c, uint32_t ret[2]) {
   ret[0] = c == 0x130 ? 'i' : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
   ret[1] = 0x307;
   return c == 0x130 ? 2 : 1;
@@ -100,7 +101,7 @@ void clv_codepoints_done(clv_codepoints *p) {
   *p = (clv_codepoints){0};
 }
 
-void clv_codepoints_take(clv_codepoints *p, clv_codepoints *by) {
+void clv_codepoints_move(clv_codepoints *p, clv_codepoints *by) {
   clv_codepoints old_points = *p;
   *p = *by;
   *by = old_points;
@@ -115,9 +116,10 @@ clv_code clv_codepoints_add(clv_codepoints *p, uint32_t c, clv_err *err) {
                     p->max_n);
   if (p->n == p->cap) {
     size_t cap = p->cap ? 2 * p->cap : 256, bytes;
-    int32_t *more = clv_mul_size(cap, sizeof *more, &bytes) ? realloc(p->at, bytes) : NULL;
-    if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for a text of %zu characters", cap);
-    p->at = more;
+    int32_t *new_list = clv_mul_size(cap, sizeof *new_list, &bytes) ? realloc(p->at, bytes) : NULL;
+    if (!new_list)
+      return clv_fail(err, CLV_EXHAUSTED, "no memory for a text of %zu characters", cap);
+    p->at = new_list;
     p->cap = cap;
   }
   p->at[p->n++] = (int32_t)c;
@@ -153,13 +155,14 @@ static int get_combining_class(int32_t c) { return utf8proc_get_property(c)->com
 /* A combining mark with its combining class and its index in the run of marks, for a stable
  * sort. */
 typedef struct clv_combining_mark {
-  int32_t class, point;
+  int32_t combining_class, code_point;
   size_t index;
 } clv_combining_mark;
 
 static int compare_marks(const void *a, const void *b) {
   const clv_combining_mark *x = a, *y = b;
-  if (x->class != y->class) return x->class < y->class ? -1 : 1;
+  if (x->combining_class != y->combining_class)
+    return x->combining_class < y->combining_class ? -1 : 1;
   return x->index < y->index ? -1 : 1;
 }
 
@@ -170,7 +173,7 @@ static clv_code sort_mark_run(int32_t *at, size_t n, clv_err *err) {
   for (size_t i = 0; i < n; i++)
     marks[i] = (clv_combining_mark){get_combining_class(at[i]), at[i], i};
   qsort(marks, n, sizeof *marks, compare_marks);
-  for (size_t i = 0; i < n; i++) at[i] = marks[i].point;
+  for (size_t i = 0; i < n; i++) at[i] = marks[i].code_point;
   return CLV_OK;
 }
 
@@ -186,17 +189,18 @@ static clv_code sort_marks(clv_codepoints *p, clv_err *err) {
 clv_code clv_codepoints_decompose(clv_codepoints *p, bool is_compat, clv_err *err) {
   CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.max_n = p->max_n};
   utf8proc_option_t options = is_compat ? UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT : UTF8PROC_DECOMPOSE;
-  utf8proc_int32_t parts[64];
+  utf8proc_int32_t decomposed[64];
   for (size_t i = 0; i < p->n; i++) {
     int last = 0;
-    utf8proc_ssize_t n = utf8proc_decompose_char(p->at[i], parts, CLV_COUNT(parts), options, &last);
-    if (n < 0 || n > (utf8proc_ssize_t)CLV_COUNT(parts))
+    utf8proc_ssize_t n =
+        utf8proc_decompose_char(p->at[i], decomposed, CLV_COUNT(decomposed), options, &last);
+    if (n < 0 || n > (utf8proc_ssize_t)CLV_COUNT(decomposed))
       return clv_fail(err, CLV_INTERNAL, "U+%04X cannot be decomposed", (unsigned)p->at[i]);
     for (utf8proc_ssize_t k = 0; k < n; k++)
-      CLV_TRY(clv_codepoints_add(&out, (uint32_t)parts[k], err));
+      CLV_TRY(clv_codepoints_add(&out, (uint32_t)decomposed[k], err));
   }
   CLV_TRY(sort_marks(&out, err));
-  clv_codepoints_take(p, &out);
+  clv_codepoints_move(p, &out);
   return CLV_OK;
 }
 

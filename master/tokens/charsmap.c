@@ -17,7 +17,7 @@
 
 #include "master/tokens/tokens_int.h"
 
-enum { MAX_BYTES = 4 << 20, UNIT_BYTES = 4 };
+enum { MAX_CHARSMAP_BYTES = 4 << 20, UNIT_BYTES = 4 };
 
 void clv_charsmap_done(clv_charsmap *m) {
   if (!m) return;
@@ -28,32 +28,32 @@ void clv_charsmap_done(clv_charsmap *m) {
 
 /* ---- searching and checking the trie --------------------------------------------------------- */
 
-static bool has_value(uint32_t unit) { return unit >> 8 & 1; }
-static uint32_t get_label(uint32_t unit) { return unit & (0x80000000u | 0xff); }
-static uint32_t get_offset(uint32_t unit) { return unit >> 10 << ((unit & 1u << 9) >> 6); }
+static bool unit_has_value(uint32_t unit) { return unit >> 8 & 1; }
+static uint32_t get_unit_label(uint32_t unit) { return unit & (0x80000000u | 0xff); }
+static uint32_t get_unit_offset(uint32_t unit) { return unit >> 10 << ((unit & 1u << 9) >> 6); }
 
 /* Moves from the node whose children begin at *base to its child for a byte. False: there is
  * none. */
 static bool go_to_child(const clv_charsmap *m, uint32_t *base, unsigned char byte,
                         uint32_t *ret_unit) {
   uint32_t at = *base ^ byte;
-  if (at >= m->n_units || get_label(m->units[at]) != byte) return false;
+  if (at >= m->n_units || get_unit_label(m->units[at]) != byte) return false;
   *ret_unit = m->units[at];
-  *base = at ^ get_offset(*ret_unit);
+  *base = at ^ get_unit_offset(*ret_unit);
   return true;
 }
 
 const char *clv_charsmap_find(const clv_charsmap *m, const char *text, size_t len) {
-  uint32_t base = get_offset(m->units[0]), unit;
+  uint32_t base = get_unit_offset(m->units[0]), unit;
   for (size_t i = 0; i < len && text[i]; i++) {
     if (!go_to_child(m, &base, (unsigned char)text[i], &unit)) return NULL;
-    if (has_value(unit)) return m->texts.data + (m->units[base] & 0x7fffffff);
+    if (unit_has_value(unit)) return m->texts.data + (m->units[base] & 0x7fffffff);
   }
   return NULL;
 }
 
 /* True if a text of at most CLV_CHARSMAP_TEXT_BYTES in UTF-8 begins at byte `at` of m->texts. */
-static bool is_good_text(const clv_charsmap *m, uint32_t at) {
+static bool is_valid_replacement(const clv_charsmap *m, uint32_t at) {
   if (at >= m->texts.len) return false;
   size_t n = strlen(m->texts.data + at);
   if (n > CLV_CHARSMAP_TEXT_BYTES) return false;
@@ -65,21 +65,22 @@ static bool is_good_text(const clv_charsmap *m, uint32_t at) {
 }
 
 /* Checks the values of all keys below a node that have at most CLV_CHARSMAP_KEY_BYTES. base: first
- * unit of the node's children; depth: bytes of its key. Counts nodes in *n_visited: more nodes than
- * units mean that the links form a cycle. Returns a static text with the error; NULL: none. */
-static const char *check_below(const clv_charsmap *m, uint32_t base, size_t depth,
-                               size_t *n_visited) {
+ * unit of the node's children; depth: bytes of its key. Counts nodes in *n_visited_units: more
+ * nodes than units mean that the links form a cycle. Returns a static text with the error; NULL:
+ * none. */
+static const char *check_subtree(const clv_charsmap *m, uint32_t base, size_t depth,
+                                 size_t *n_visited_units) {
   for (unsigned byte = 1; byte < 256 && depth < CLV_CHARSMAP_KEY_BYTES; byte++) {
-    uint32_t below = base, unit;
-    if (!go_to_child(m, &below, (unsigned char)byte, &unit)) continue;
-    if (++*n_visited > m->n_units) return "is no trie: its nodes are in a circle";
-    if (has_value(unit)) {
-      if (below >= m->n_units) return "has a value outside its trie";
-      if (!is_good_text(m, m->units[below] & 0x7fffffff))
+    uint32_t child_base = base, unit;
+    if (!go_to_child(m, &child_base, (unsigned char)byte, &unit)) continue;
+    if (++*n_visited_units > m->n_units) return "is no trie: its nodes are in a circle";
+    if (unit_has_value(unit)) {
+      if (child_base >= m->n_units) return "has a value outside its trie";
+      if (!is_valid_replacement(m, m->units[child_base] & 0x7fffffff))
         return "has a value that is no text of UTF-8 of at most 256 bytes";
     }
-    const char *wrong = check_below(m, below, depth + 1, n_visited);
-    if (wrong) return wrong;
+    const char *error_text = check_subtree(m, child_base, depth + 1, n_visited_units);
+    if (error_text) return error_text;
   }
   return NULL;
 }
@@ -91,7 +92,7 @@ static uint32_t read_unit(const char *at) {
 
 /* Returns the error of a table whose size is wrong, static; NULL: none. */
 static const char *find_size_error(const clv_bytes *b) {
-  if (b->len > MAX_BYTES) return "has more than 4 MiB";
+  if (b->len > MAX_CHARSMAP_BYTES) return "has more than 4 MiB";
   if (b->len < 2 * UNIT_BYTES) return "is too short for a trie";
   uint32_t bytes = read_unit(b->data);
   if (!bytes || bytes % UNIT_BYTES || bytes > b->len - UNIT_BYTES)
@@ -99,20 +100,20 @@ static const char *find_size_error(const clv_bytes *b) {
   return NULL;
 }
 
-clv_code clv_charsmap_parse(const clv_bytes *b, clv_charsmap *ret, const char **ret_wrong,
+clv_code clv_charsmap_parse(const clv_bytes *b, clv_charsmap *ret, const char **ret_error_text,
                             clv_err *err) {
   CLV_AUTO(clv_charsmap_done) clv_charsmap m = {0};
-  size_t n_visited = 0;
-  *ret_wrong = find_size_error(b);
-  if (*ret_wrong) return CLV_OK;
+  size_t n_visited_units = 0;
+  *ret_error_text = find_size_error(b);
+  if (*ret_error_text) return CLV_OK;
   m.n_units = read_unit(b->data) / UNIT_BYTES;
   CLV_TRY(clv_alloc(m.n_units, sizeof *m.units, &m.units, err));
   for (size_t i = 0; i < m.n_units; i++) m.units[i] = read_unit(b->data + (i + 1) * UNIT_BYTES);
   size_t begin = (m.n_units + 1) * UNIT_BYTES;
   clv_bytes_add(&m.texts, b->data + begin, b->len - begin);
   if (m.texts.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", b->len);
-  *ret_wrong = check_below(&m, get_offset(m.units[0]), 0, &n_visited);
-  if (*ret_wrong) return CLV_OK;
+  *ret_error_text = check_subtree(&m, get_unit_offset(m.units[0]), 0, &n_visited_units);
+  if (*ret_error_text) return CLV_OK;
   clv_charsmap_done(ret);
   *ret = m;
   m = (clv_charsmap){0};

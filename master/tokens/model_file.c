@@ -13,7 +13,7 @@
 enum { MAX_WORD_CHARS = 1000 }; /* limit of max_input_chars_per_word */
 
 /* Values of the section while it is read; each model has some of the keys. */
-typedef struct parsed_keys {
+typedef struct parsed_model_keys {
   clv_json vocab_at, merges_at; /* positions of the values of vocab and merges */
   clv_json unk_id_at;           /* position of the value of unk_id, a key of Unigram */
   clv_bytes unknown;            /* unk_token; empty: none */
@@ -21,9 +21,9 @@ typedef struct parsed_keys {
   double dropout;
   int64_t max_word_chars; /* max_input_chars_per_word */
   bool fuses_unknown, falls_back_to_bytes, prefers_whole_piece;
-} parsed_keys;
+} parsed_model_keys;
 
-static void parsed_keys_done(parsed_keys *r) {
+static void parsed_model_keys_done(parsed_model_keys *r) {
   clv_bytes_done(&r->unknown);
   clv_bytes_done(&r->prefix);
   clv_bytes_done(&r->suffix);
@@ -55,12 +55,12 @@ static clv_code read_token(clv_token_file *f, clv_err *err) {
 }
 
 /* Reads a vocabulary of BPE or of WordPiece, {"token": id, ...}. */
-static clv_code read_ids(clv_token_file *f, clv_err *err) {
-  bool more = true;
+static clv_code read_token_ids(clv_token_file *f, clv_err *err) {
+  bool has_more = true;
   CLV_TRY(clv_json_open(&f->j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
-    CLV_TRY(clv_json_next(&f->j, CLV_JSON_OBJECT, n, &more, err));
-    if (!more) return check_no_duplicates(f, err);
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_OBJECT, n, &has_more, err));
+    if (!has_more) return check_no_duplicates(f, err);
     CLV_TRY(read_token(f, err));
   }
 }
@@ -69,12 +69,12 @@ static clv_code read_ids(clv_token_file *f, clv_err *err) {
  * hold more. Adds to *exponent the power of ten by which *digits must be multiplied: 1 for each
  * dropped digit before the point, -1 for each digit after the point that is not dropped. Returns
  * the end of the digits. */
-static const char *read_digits(const char *at, uint64_t *digits, bool *is_full, int *exponent,
+static const char *read_digits(const char *at, uint64_t *significand, bool *is_full, int *exponent,
                                bool after_point) {
   for (; *at >= '0' && *at <= '9'; at++) {
     uint64_t digit = (uint64_t)(*at - '0');
-    *is_full = *is_full || *digits > (UINT64_MAX - digit) / 10;
-    if (!*is_full) *digits = *digits * 10 + digit;
+    *is_full = *is_full || *significand > (UINT64_MAX - digit) / 10;
+    if (!*is_full) *significand = *significand * 10 + digit;
     *exponent += after_point ? -!*is_full : *is_full;
   }
   return at;
@@ -91,13 +91,13 @@ static double power_of_ten(int n) {
  * needed because the last bit of a sum of scores may decide between two paths of Unigram. */
 static double parse_score(const char *at) {
   bool is_negative = *at == '-', is_full = false;
-  uint64_t digits = 0;
+  uint64_t significand = 0;
   int exponent = 0;
-  at = read_digits(at + is_negative, &digits, &is_full, &exponent, false);
-  if (*at == '.') at = read_digits(at + 1, &digits, &is_full, &exponent, true);
+  at = read_digits(at + is_negative, &significand, &is_full, &exponent, false);
+  if (*at == '.') at = read_digits(at + 1, &significand, &is_full, &exponent, true);
   if (*at == 'e' || *at == 'E')
     exponent += (int)CLV_MIN(CLV_MAX(strtol(at + 1, NULL, 10), -9999), 9999);
-  double value = (double)digits;
+  double value = (double)significand;
   for (; value != 0 && exponent < -308; exponent += 308) value /= 1e308;
   if (value != 0)
     value = exponent < 0 ? value / power_of_ten(-exponent)
@@ -106,24 +106,25 @@ static double parse_score(const char *at) {
 }
 
 static clv_code read_score(clv_token_file *f, double *ret, clv_err *err) {
-  char number[128];
+  char number_text[128];
   size_t at = clv_token_file_position(f);
   CLV_TRY(clv_json_read_real(&f->j, ret, err));
-  snprintf(number, sizeof number, "%.*s", (int)CLV_MIN(f->j.at - at, sizeof number - 1),
-           f->j.text + at);
-  *ret = parse_score(number);
+  snprintf(number_text, sizeof number_text, "%.*s",
+           (int)CLV_MIN(f->j.at - at, sizeof number_text - 1), f->j.text + at);
+  *ret = parse_score(number_text);
   return isfinite(*ret) ? CLV_OK : clv_json_fail(&f->j, at, err, "this score is too large");
 }
 
 /* Reads a token of Unigram and its score: ["token", -3.5]. */
-static clv_code read_scored(clv_token_file *f, clv_bytes *scores, clv_err *err) {
+static clv_code read_scored_token(clv_token_file *f, clv_bytes *scores, clv_err *err) {
   size_t at = clv_token_file_position(f), id = scores->len / sizeof(double);
-  bool more = true;
+  bool has_more = true;
   double score = 0;
   CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
   for (size_t n = 0; n < 3; n++) {
-    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
-    if (more != (n < 2)) return clv_json_fail(&f->j, at, err, "a token is a text and its score");
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &has_more, err));
+    if (has_more != (n < 2))
+      return clv_json_fail(&f->j, at, err, "a token is a text and its score");
     if (n == 0) CLV_TRY(clv_json_read_text(&f->j, &f->text, err));
     if (n == 1) CLV_TRY(read_score(f, &score, err));
   }
@@ -137,21 +138,21 @@ static clv_code read_scored(clv_token_file *f, clv_bytes *scores, clv_err *err) 
 /* Reads a vocabulary of Unigram: a list of tokens and scores. The id of a token is its index. */
 static clv_code read_scores(clv_token_file *f, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes scores = {0};
-  double least = INFINITY;
-  bool more = true;
+  double min_score = INFINITY;
+  bool has_more = true;
   size_t at = clv_token_file_position(f), n = 0;
   CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
   for (;; n++) {
-    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
-    if (!more) break;
-    CLV_TRY(read_scored(f, &scores, err));
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &has_more, err));
+    if (!has_more) break;
+    CLV_TRY(read_scored_token(f, &scores, err));
   }
   if (!n) return clv_json_fail(&f->j, at, err, "this vocabulary has no tokens");
   CLV_TRY(clv_alloc(n, sizeof(double), &f->t->scores, err));
   if (scores.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu scores", n);
   memcpy(f->t->scores, scores.data, n * sizeof(double));
-  for (size_t i = 0; i < n; i++) least = CLV_MIN(least, f->t->scores[i]);
-  f->t->unknown_score = least - 10;
+  for (size_t i = 0; i < n; i++) min_score = CLV_MIN(min_score, f->t->scores[i]);
+  f->t->unknown_score = min_score - 10;
   return check_no_duplicates(f, err);
 }
 
@@ -173,12 +174,12 @@ static clv_code read_text_pair(clv_token_file *f, clv_bytes *ret_right, clv_err 
 
 /* Reads a merge that is a list, ["left", "right"], into f->text and *ret_right. */
 static clv_code read_list_pair(clv_token_file *f, clv_bytes *ret_right, clv_err *err) {
-  bool more = true;
+  bool has_more = true;
   CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
   for (size_t n = 0; n < 3; n++) {
-    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
-    if (more != (n < 2)) return clv_json_fail(&f->j, f->j.at, err, "a merge is two tokens");
-    if (more) CLV_TRY(clv_json_read_text(&f->j, n ? ret_right : &f->text, err));
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &has_more, err));
+    if (has_more != (n < 2)) return clv_json_fail(&f->j, f->j.at, err, "a merge is two tokens");
+    if (has_more) CLV_TRY(clv_json_read_text(&f->j, n ? ret_right : &f->text, err));
   }
   return CLV_OK;
 }
@@ -193,35 +194,36 @@ static clv_code find_known_token(const clv_token_file *f, size_t at, const char 
   return CLV_OK;
 }
 
-static clv_code read_merge(clv_token_file *f, clv_bytes *right, clv_merge *m, clv_err *err) {
+static clv_code read_merge(clv_token_file *f, clv_bytes *right_text, clv_merge *m, clv_err *err) {
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(&f->j, &kind, err));
   size_t at = f->j.at;
-  CLV_TRY(kind == CLV_JSON_LIST ? read_list_pair(f, right, err) : read_text_pair(f, right, err));
+  CLV_TRY(kind == CLV_JSON_LIST ? read_list_pair(f, right_text, err)
+                                : read_text_pair(f, right_text, err));
   CLV_TRY(find_known_token(f, at, f->text.data, f->text.len, &m->left, err));
-  CLV_TRY(find_known_token(f, at, right->data, right->len, &m->right, err));
-  clv_bytes_add(&f->text, right->data, right->len);
+  CLV_TRY(find_known_token(f, at, right_text->data, right_text->len, &m->right, err));
+  clv_bytes_add(&f->text, right_text->data, right_text->len);
   return find_known_token(f, at, f->text.data, f->text.len, &m->id, err);
 }
 
 static clv_code add_merge(clv_tokenizer *t, size_t *cap, const clv_merge *m, clv_err *err) {
   if (t->n_merges == *cap) {
-    size_t more = *cap ? 2 * *cap : 1024, bytes;
-    void *merges = clv_mul_size(more, sizeof *m, &bytes) ? realloc(t->merges, bytes) : NULL;
-    if (!merges) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu merges", more);
-    t->merges = merges;
-    *cap = more;
+    size_t new_cap = *cap ? 2 * *cap : 1024, bytes;
+    void *new_merges = clv_mul_size(new_cap, sizeof *m, &bytes) ? realloc(t->merges, bytes) : NULL;
+    if (!new_merges) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu merges", new_cap);
+    t->merges = new_merges;
+    *cap = new_cap;
   }
   t->merges[t->n_merges++] = *m;
   return CLV_OK;
 }
 
-/* Makes t->merges_of from the sorted merges. */
+/* Makes t->first_merge_of_left_id from the sorted merges. */
 static clv_code index_merges(clv_tokenizer *t, clv_err *err) {
   size_t n = (size_t)t->vocab.max_id + 2;
-  CLV_TRY(clv_alloc(n, sizeof *t->merges_of, &t->merges_of, err));
-  for (size_t i = 0; i < t->n_merges; i++) t->merges_of[t->merges[i].left + 1]++;
-  for (size_t i = 1; i < n; i++) t->merges_of[i] += t->merges_of[i - 1];
+  CLV_TRY(clv_alloc(n, sizeof *t->first_merge_of_left_id, &t->first_merge_of_left_id, err));
+  for (size_t i = 0; i < t->n_merges; i++) t->first_merge_of_left_id[t->merges[i].left + 1]++;
+  for (size_t i = 1; i < n; i++) t->first_merge_of_left_id[i] += t->first_merge_of_left_id[i - 1];
   return CLV_OK;
 }
 
@@ -236,15 +238,15 @@ static clv_code sort_merges(const clv_token_file *f, size_t at, clv_err *err) {
 }
 
 static clv_code read_merges(clv_token_file *f, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes right = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes right_text = {0};
   size_t cap = 0, at = clv_token_file_position(f);
-  bool more = true;
+  bool has_more = true;
   CLV_TRY(clv_json_open(&f->j, CLV_JSON_LIST, err));
   for (uint32_t n = 0;; n++) {
     clv_merge m = {.rank = n};
-    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &more, err));
-    if (!more) break;
-    CLV_TRY(read_merge(f, &right, &m, err));
+    CLV_TRY(clv_json_next(&f->j, CLV_JSON_LIST, n, &has_more, err));
+    if (!has_more) break;
+    CLV_TRY(read_merge(f, &right_text, &m, err));
     CLV_TRY(add_merge(f->t, &cap, &m, err));
   }
   return sort_merges(f, at, err);
@@ -252,7 +254,8 @@ static clv_code read_merges(clv_token_file *f, clv_err *err) {
 
 /* ---- options of BPE, WordPiece and Unigram --------------------------------------------------- */
 
-static clv_code find_unknown(clv_token_file *f, const parsed_keys *r, size_t at, clv_err *err) {
+static clv_code find_unknown_token(clv_token_file *f, const parsed_model_keys *r, size_t at,
+                                   clv_err *err) {
   const char *text = r->unknown.len ? r->unknown.data : "";
   const clv_vocab_entry *e = clv_vocab_find(&f->t->vocab, text, r->unknown.len);
   if (!e) return clv_json_fail(&f->j, at, err, "unk_token '%.80s' is not a token of vocab", text);
@@ -261,7 +264,7 @@ static clv_code find_unknown(clv_token_file *f, const parsed_keys *r, size_t at,
 }
 
 /* Sets byte_tokens for byte-level BPE. Refuses a vocabulary that lacks the token of a byte. */
-static clv_code find_byte_chars(clv_token_file *f, size_t at, clv_err *err) {
+static clv_code find_byte_char_tokens(clv_token_file *f, size_t at, clv_err *err) {
   for (unsigned b = 0; b < 256; b++) {
     CLV_AUTO(clv_bytes_done) clv_bytes c = {0};
     clv_codepoint_to_utf8(clv_byte_char((unsigned char)b), &c);
@@ -278,7 +281,7 @@ static clv_code find_byte_chars(clv_token_file *f, size_t at, clv_err *err) {
 
 /* Sets byte_tokens to the tokens <0x00> to <0xFF>, of which byte_fallback makes unknown characters;
  * -1 for a byte without such a token. */
-static void find_fallback_bytes(clv_tokenizer *t) {
+static void find_fallback_byte_tokens(clv_tokenizer *t) {
   for (unsigned b = 0; b < 256; b++) {
     char name[8];
     snprintf(name, sizeof name, "<0x%02X>", b);
@@ -288,7 +291,8 @@ static void find_fallback_bytes(clv_tokenizer *t) {
 }
 
 /* Refuses options of BPE that are not supported. */
-static clv_code refuse_option(clv_token_file *f, const parsed_keys *r, size_t at, clv_err *err) {
+static clv_code refuse_option(clv_token_file *f, const parsed_model_keys *r, size_t at,
+                              clv_err *err) {
   if (r->dropout != 0) return clv_json_fail(&f->j, at, err, "dropout of merges is not supported");
   if (r->prefix.len)
     return clv_json_fail(&f->j, at, err,
@@ -300,37 +304,39 @@ static clv_code refuse_option(clv_token_file *f, const parsed_keys *r, size_t at
   return CLV_OK;
 }
 
-static clv_code finish_bpe(clv_token_file *f, const parsed_keys *r, size_t at, clv_err *err) {
+static clv_code finish_bpe(clv_token_file *f, const parsed_model_keys *r, size_t at, clv_err *err) {
   clv_tokenizer *t = f->t;
   CLV_TRY(refuse_option(f, r, at, err));
   f->j = r->vocab_at;
-  CLV_TRY(read_ids(f, err));
+  CLV_TRY(read_token_ids(f, err));
   t->is_byte_level = clv_pre_tokenizer_is_byte_level(t);
   t->fuses_unknown = r->fuses_unknown;
   t->falls_back_to_bytes = r->falls_back_to_bytes;
   t->prefers_whole_piece = r->prefers_whole_piece;
-  find_fallback_bytes(t);
+  find_fallback_byte_tokens(t);
   if (t->is_byte_level)
-    CLV_TRY(find_byte_chars(f, at, err));
+    CLV_TRY(find_byte_char_tokens(f, at, err));
   else if (r->unknown.len)
-    CLV_TRY(find_unknown(f, r, at, err));
+    CLV_TRY(find_unknown_token(f, r, at, err));
   f->j = r->merges_at;
   return read_merges(f, err);
 }
 
-static clv_code finish_wordpiece(clv_token_file *f, const parsed_keys *r, size_t at, clv_err *err) {
+static clv_code finish_wordpiece(clv_token_file *f, const parsed_model_keys *r, size_t at,
+                                 clv_err *err) {
   if (!r->max_word_chars)
     return clv_json_fail(&f->j, at, err, "max_input_chars_per_word is 0, expected 1 to %d",
                          MAX_WORD_CHARS);
   f->j = r->vocab_at;
-  CLV_TRY(read_ids(f, err));
+  CLV_TRY(read_token_ids(f, err));
   CLV_TRY(clv_vocab_make_tree(&f->t->vocab, err));
   f->t->max_word_chars = (size_t)r->max_word_chars;
-  clv_wordpiece_prepare(f->t, r->prefix.len ? r->prefix.data : "", r->prefix.len);
-  return find_unknown(f, r, at, err);
+  clv_wordpiece_set_prefix(f->t, r->prefix.len ? r->prefix.data : "", r->prefix.len);
+  return find_unknown_token(f, r, at, err);
 }
 
-static clv_code finish_unigram(clv_token_file *f, const parsed_keys *r, size_t at, clv_err *err) {
+static clv_code finish_unigram(clv_token_file *f, const parsed_model_keys *r, size_t at,
+                               clv_err *err) {
   clv_tokenizer *t = f->t;
   int64_t id;
   f->j = r->unk_id_at;
@@ -343,7 +349,7 @@ static clv_code finish_unigram(clv_token_file *f, const parsed_keys *r, size_t a
   CLV_TRY(clv_vocab_make_tree(&t->vocab, err));
   t->unknown_id = (int32_t)id;
   t->falls_back_to_bytes = r->falls_back_to_bytes;
-  find_fallback_bytes(t);
+  find_fallback_byte_tokens(t);
   if (t->unknown_id <= t->vocab.max_id) return CLV_OK;
   return clv_json_fail(&f->j, at, err, "unk_id is %d, and vocab has %zu tokens", t->unknown_id,
                        t->vocab.n);
@@ -351,7 +357,7 @@ static clv_code finish_unigram(clv_token_file *f, const parsed_keys *r, size_t a
 
 /* ---- reading the section `model` ------------------------------------------------------------- */
 
-#define AT(member) offsetof(parsed_keys, member)
+#define AT(member) offsetof(parsed_model_keys, member)
 
 static const clv_file_key bpe_keys[] = {
     {.name = "type"},
@@ -374,8 +380,8 @@ static const clv_file_key bpe_keys[] = {
      .kind = CLV_KEY_FLAG,
      .offset = AT(prefers_whole_piece),
      .is_optional = true},
-    {.name = "vocab", .kind = CLV_KEY_AT, .offset = AT(vocab_at)},
-    {.name = "merges", .kind = CLV_KEY_AT, .offset = AT(merges_at)}};
+    {.name = "vocab", .kind = CLV_KEY_POSITION, .offset = AT(vocab_at)},
+    {.name = "merges", .kind = CLV_KEY_POSITION, .offset = AT(merges_at)}};
 static const clv_file_key wordpiece_keys[] = {
     {.name = "type"},
     {.name = "unk_token", .kind = CLV_KEY_BYTES, .offset = AT(unknown)},
@@ -384,29 +390,30 @@ static const clv_file_key wordpiece_keys[] = {
      .kind = CLV_KEY_INTEGER,
      .offset = AT(max_word_chars),
      .max_integer = MAX_WORD_CHARS},
-    {.name = "vocab", .kind = CLV_KEY_AT, .offset = AT(vocab_at)}};
+    {.name = "vocab", .kind = CLV_KEY_POSITION, .offset = AT(vocab_at)}};
 static const clv_file_key unigram_keys[] = {
     {.name = "type"},
-    {.name = "unk_id", .kind = CLV_KEY_AT, .offset = AT(unk_id_at)},
+    {.name = "unk_id", .kind = CLV_KEY_POSITION, .offset = AT(unk_id_at)},
     {.name = "byte_fallback",
      .kind = CLV_KEY_FLAG,
      .offset = AT(falls_back_to_bytes),
      .is_optional = true},
-    {.name = "vocab", .kind = CLV_KEY_AT, .offset = AT(vocab_at)}};
+    {.name = "vocab", .kind = CLV_KEY_POSITION, .offset = AT(vocab_at)}};
 
-#define KEYS(list) list, CLV_COUNT(list)
+#define KEY_LIST(list) list, CLV_COUNT(list)
 static const struct {
   const char *name;
-  const clv_file_key *keys; /* [n_keys] read into a `parsed_keys` */
+  const clv_file_key *keys; /* [n_keys] read into a `parsed_model_keys` */
   size_t n_keys;
   /* called after the keys are read, to read vocabulary and merges; at: byte of the section */
-  clv_code (*finish)(clv_token_file *f, const parsed_keys *r, size_t at, clv_err *err);
-} models[] = {[CLV_TOKEN_MODEL_BPE] = {"BPE", KEYS(bpe_keys), finish_bpe},
-              [CLV_TOKEN_MODEL_WORDPIECE] = {"WordPiece", KEYS(wordpiece_keys), finish_wordpiece},
-              [CLV_TOKEN_MODEL_UNIGRAM] = {"Unigram", KEYS(unigram_keys), finish_unigram}};
+  clv_code (*finish)(clv_token_file *f, const parsed_model_keys *r, size_t at, clv_err *err);
+} models[] = {
+    [CLV_TOKEN_MODEL_BPE] = {"BPE", KEY_LIST(bpe_keys), finish_bpe},
+    [CLV_TOKEN_MODEL_WORDPIECE] = {"WordPiece", KEY_LIST(wordpiece_keys), finish_wordpiece},
+    [CLV_TOKEN_MODEL_UNIGRAM] = {"Unigram", KEY_LIST(unigram_keys), finish_unigram}};
 
 clv_code clv_read_model(clv_token_file *f, clv_err *err) {
-  CLV_AUTO(parsed_keys_done) parsed_keys r = {0};
+  CLV_AUTO(parsed_model_keys_done) parsed_model_keys r = {0};
   size_t at = clv_token_file_position(f), i = 0;
   CLV_TRY(clv_token_file_find_type(f, "model", err));
   while (i < CLV_COUNT(models) && !clv_token_file_text_equals(f, models[i].name)) i++;

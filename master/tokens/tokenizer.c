@@ -10,32 +10,34 @@
 #include "master/tokens/tokens_int.h"
 
 /* Encodes a part of a text that has no added token. */
-typedef clv_code (*encode_between)(clv_encoding *e, clv_token_piece piece, clv_err *err);
+typedef clv_code (*encode_between_fn)(clv_encoding *e, clv_token_piece piece, clv_err *err);
 
-/* Appends the added tokens that `piece` has, and calls `between` for each part between them. */
-static clv_code encode_between_added(clv_encoding *e, const clv_vocab *added,
-                                     encode_between between, clv_token_piece piece, clv_err *err) {
-  clv_added_token_match match = {0};
+/* Appends the added tokens that `piece` has, and calls `encode_text` for each part between them. */
+static clv_code encode_between_added(clv_encoding *e, const clv_vocab *added_tokens,
+                                     encode_between_fn encode_text, clv_token_piece piece,
+                                     clv_err *err) {
+  clv_added_token_match token_match = {0};
   const char *text = piece.text;
   size_t prev_end = 0, len = piece.len;
   if (!len) return CLV_OK;
-  for (; clv_added_token_find(added, text, len, match.next, prev_end, &match);
-       prev_end = match.end) {
-    clv_token_piece part = {text + prev_end, match.start - prev_end, piece.is_first && !prev_end};
-    if (match.start > prev_end) CLV_TRY(between(e, part, err));
+  for (; clv_added_token_find(added_tokens, text, len, token_match.next, prev_end, &token_match);
+       prev_end = token_match.end) {
+    clv_token_piece piece_before = {text + prev_end, token_match.start - prev_end,
+                                    piece.is_first && !prev_end};
+    if (token_match.start > prev_end) CLV_TRY(encode_text(e, piece_before, err));
     /* the library drops a token whose text another one has taken as white space */
-    if (match.end > match.start) CLV_TRY(clv_ids_add(e->out, match.id, err));
+    if (token_match.end > token_match.start) CLV_TRY(clv_ids_add(e->out, token_match.id, err));
   }
-  clv_token_piece rest = {text + prev_end, len - prev_end, piece.is_first && !prev_end};
-  return prev_end < len ? between(e, rest, err) : CLV_OK;
+  clv_token_piece last_piece = {text + prev_end, len - prev_end, piece.is_first && !prev_end};
+  return prev_end < len ? encode_text(e, last_piece, err) : CLV_OK;
 }
 
 static clv_code encode_pieces(clv_encoding *e, clv_token_piece piece, clv_err *err) {
-  return clv_pieces_encode(e, 0, piece, err);
+  return clv_piece_encode(e, 0, piece, err);
 }
 
 static clv_code encode_normalised_text(clv_encoding *e, clv_token_piece piece, clv_err *err) {
-  return encode_between_added(e, &e->t->normalised_added, encode_pieces, piece, err);
+  return encode_between_added(e, &e->t->normalised_added_tokens, encode_pieces, piece, err);
 }
 
 static clv_code encode_raw_text(clv_encoding *e, clv_token_piece piece, clv_err *err) {
@@ -43,7 +45,7 @@ static clv_code encode_raw_text(clv_encoding *e, clv_token_piece piece, clv_err 
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   if (!e->t->n_normalizer_steps) return encode_normalised_text(e, piece, err);
   CLV_TRY(clv_codepoints_from_utf8(&p, piece.text, piece.len, err));
-  p.max_n = p.n * CLV_TOKEN_GROWTH + CLV_TOKEN_GROWTH_FREE;
+  p.max_n = p.n * CLV_TOKEN_MAX_GROWTH + CLV_TOKEN_FREE_GROWTH;
   CLV_TRY(clv_tokenizer_normalize(e->t, &p, err));
   CLV_TRY(clv_codepoints_to_utf8(&p, &b, err));
   return encode_normalised_text(e, (clv_token_piece){b.data, b.len, piece.is_first}, err);
@@ -62,12 +64,12 @@ clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t l
                               clv_err *err) {
   CLV_AUTO(clv_encoding_done) clv_encoding e = {.t = t, .out = out};
   CLV_TRY(check_utf8(text, len, err));
-  return encode_between_added(&e, &t->raw_added, encode_raw_text,
+  return encode_between_added(&e, &t->raw_added_tokens, encode_raw_text,
                               (clv_token_piece){text, len, true}, err);
 }
 
 int32_t clv_tokenizer_token_id(const clv_tokenizer *t, const char *token) {
-  const clv_vocab *vocabs[] = {&t->vocab, &t->added};
+  const clv_vocab *vocabs[] = {&t->vocab, &t->added_tokens};
   for (size_t i = 0; i < CLV_COUNT(vocabs); i++) {
     const clv_vocab_entry *e = clv_vocab_find(vocabs[i], token, strlen(token));
     if (e) return e->id;
@@ -75,12 +77,12 @@ int32_t clv_tokenizer_token_id(const clv_tokenizer *t, const char *token) {
   return -1;
 }
 
-clv_tokenizer_ends clv_tokenizer_ends_of(const clv_tokenizer *t) {
-  return (clv_tokenizer_ends){t->before, t->after, t->pad_id, t->max_tokens};
+clv_tokenizer_end_settings clv_tokenizer_get_end_settings(const clv_tokenizer *t) {
+  return (clv_tokenizer_end_settings){t->before, t->after, t->pad_id, t->max_tokens};
 }
 
 int32_t clv_tokenizer_vocab_size(const clv_tokenizer *t) {
-  const clv_vocab *vocabs[] = {&t->vocab, &t->added};
+  const clv_vocab *vocabs[] = {&t->vocab, &t->added_tokens};
   int32_t max_id = -1;
   for (size_t i = 0; i < CLV_COUNT(vocabs); i++)
     if (vocabs[i]->n) max_id = CLV_MAX(max_id, vocabs[i]->max_id);

@@ -9,12 +9,12 @@
 
 /* Positions of the sections in the file; text is NULL if the file lacks one. version: 0, the index
  * in `versions`. */
-typedef struct sections {
+typedef struct section_positions {
   clv_json normalizer, pre_tokenizer, model, added_tokens, post_processor, truncation, padding;
   size_t version;
-} sections;
+} section_positions;
 
-#define AT(member) offsetof(sections, member)
+#define AT(member) offsetof(section_positions, member)
 
 static const char *const versions[] = {"1.0"};
 static const clv_file_key keys[] = {
@@ -24,22 +24,22 @@ static const clv_file_key keys[] = {
      .is_optional = true,
      .names = versions,
      .n_names = CLV_COUNT(versions),
-     .wrong = "only files of version 1.0 are read"},
-    {.name = "normalizer", .kind = CLV_KEY_AT, .offset = AT(normalizer)},
-    {.name = "pre_tokenizer", .kind = CLV_KEY_AT, .offset = AT(pre_tokenizer)},
-    {.name = "model", .kind = CLV_KEY_AT, .offset = AT(model)},
-    {.name = "added_tokens", .kind = CLV_KEY_AT, .offset = AT(added_tokens)},
+     .error_text = "only files of version 1.0 are read"},
+    {.name = "normalizer", .kind = CLV_KEY_POSITION, .offset = AT(normalizer)},
+    {.name = "pre_tokenizer", .kind = CLV_KEY_POSITION, .offset = AT(pre_tokenizer)},
+    {.name = "model", .kind = CLV_KEY_POSITION, .offset = AT(model)},
+    {.name = "added_tokens", .kind = CLV_KEY_POSITION, .offset = AT(added_tokens)},
     {.name = "post_processor",
-     .kind = CLV_KEY_AT,
+     .kind = CLV_KEY_POSITION,
      .offset = AT(post_processor),
      .is_optional = true},
-    {.name = "truncation", .kind = CLV_KEY_AT, .offset = AT(truncation), .is_optional = true},
-    {.name = "padding", .kind = CLV_KEY_AT, .offset = AT(padding), .is_optional = true},
+    {.name = "truncation", .kind = CLV_KEY_POSITION, .offset = AT(truncation), .is_optional = true},
+    {.name = "padding", .kind = CLV_KEY_POSITION, .offset = AT(padding), .is_optional = true},
     /* skipped, because it only matters for converting tokens to text */
     {.name = "decoder", .is_optional = true}};
 
 /* Readers of the sections, in the order in which they are called. at: offset of the section's
- * position in `sections`. */
+ * position in `section_positions`. */
 static const struct {
   size_t at;
   clv_code (*read)(clv_token_file *f, clv_err *err);
@@ -51,9 +51,9 @@ static const struct {
                {AT(truncation), clv_read_truncation},
                {AT(padding), clv_read_padding}};
 
-static clv_code read_file(clv_token_file *f, clv_err *err) {
+static clv_code read_tokenizer_file(clv_token_file *f, clv_err *err) {
   const clv_tokenizer *t = f->t;
-  sections s = {0};
+  section_positions s = {0};
   CLV_TRY(clv_token_file_read_keys(f, "this tokenizer.json", keys, CLV_COUNT(keys), &s, err));
   CLV_TRY(clv_json_end(&f->j, err));
   for (size_t i = 0; i < CLV_COUNT(readers); i++) {
@@ -71,7 +71,7 @@ clv_code clv_tokenizer_parse_json(const char *text, size_t len, const char *labe
   CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
   CLV_TRY(clv_tokenizer_new(&t, err));
   clv_token_file f = {.j = {.label = label, .text = text, .len = len}, .t = t};
-  clv_code code = read_file(&f, err);
+  clv_code code = read_tokenizer_file(&f, err);
   clv_bytes_done(&f.text);
   CLV_TRY(code);
   *ret = clv_steal(&t);

@@ -17,21 +17,21 @@ void clv_token_step_done(clv_token_step *s) {
   clv_codepoints_done(&s->from);
   clv_codepoints_done(&s->to);
   clv_bytes_done(&s->bytes);
-  clv_charsmap_done(&s->map);
+  clv_charsmap_done(&s->charsmap);
 }
 
 void clv_tokenizer_free(clv_tokenizer *t) {
   if (!t) return;
   clv_vocab_done(&t->vocab);
-  clv_vocab_done(&t->added);
-  clv_vocab_done(&t->raw_added);
-  clv_vocab_done(&t->normalised_added);
+  clv_vocab_done(&t->added_tokens);
+  clv_vocab_done(&t->raw_added_tokens);
+  clv_vocab_done(&t->normalised_added_tokens);
   for (size_t i = 0; i < CLV_TOKEN_MAX_STEPS; i++) {
     clv_token_step_done(&t->normalizer[i]);
     clv_token_step_done(&t->pre_tokenizer[i]);
   }
   free(t->merges);
-  free(t->merges_of);
+  free(t->first_merge_of_left_id);
   free(t->scores);
   free(t);
 }
@@ -50,9 +50,10 @@ void clv_ids_done(clv_ids *ids) {
 clv_code clv_ids_add(clv_ids *ids, int32_t id, clv_err *err) {
   if (ids->n == ids->cap) {
     size_t cap = ids->cap ? 2 * ids->cap : 256, bytes;
-    int32_t *more = clv_mul_size(cap, sizeof *more, &bytes) ? realloc(ids->at, bytes) : NULL;
-    if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu tokens", cap);
-    ids->at = more;
+    int32_t *new_list =
+        clv_mul_size(cap, sizeof *new_list, &bytes) ? realloc(ids->at, bytes) : NULL;
+    if (!new_list) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu tokens", cap);
+    ids->at = new_list;
     ids->cap = cap;
   }
   ids->at[ids->n++] = id;

@@ -33,7 +33,7 @@ typedef enum clv_accents {
 
 /* Options of a vocab.txt. A tokenizer.json has its own options. */
 typedef struct clv_tokenizer_options {
-  bool keep_case; /* false: the text is converted to lower case */
+  bool keeps_case; /* false: the text is converted to lower case */
   clv_accents accents;
   /* [n_ignored_keys] keys of the files beside a tokenizer.json that are skipped although they are
    * not known (model.ignore_keys of a session); caller-owned */
@@ -84,22 +84,22 @@ typedef struct clv_ids {
 void clv_ids_done(clv_ids *ids);
 clv_code clv_ids_add(clv_ids *ids, int32_t id, clv_err *err) CLV_USE_RESULT;
 
-/* Appends the token ids of a text, without the tokens of clv_tokenizer_ends. CLV_INVALID: the text
- * is not UTF-8; the message names the byte. CLV_EXHAUSTED: the normalised text has more than
- * 64 n + 4096 characters, with n characters of the original text. */
+/* Appends the token ids of a text, without the tokens of clv_tokenizer_end_settings. CLV_INVALID:
+ * the text is not UTF-8; the message names the byte. CLV_EXHAUSTED: the normalised text has more
+ * than 64 n + 4096 characters, with n characters of the original text. */
 clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
                               clv_err *err) CLV_USE_RESULT;
 
 /* Returns the id of the token with this text; -1: there is no such token. */
 int32_t clv_tokenizer_token_id(const clv_tokenizer *t, const char *token);
 /* Settings of a tokenizer.json for the ends of a text (post_processor, padding, truncation). */
-typedef struct clv_tokenizer_ends {
+typedef struct clv_tokenizer_end_settings {
   int32_t before, after; /* ids of the tokens put before and after each text; -1: none */
   int32_t pad_id;        /* id of the token that fills a row; -1: the file has no padding */
   /* most tokens of a text including those before and after it; 0: no limit */
   int64_t max_tokens;
-} clv_tokenizer_ends;
-clv_tokenizer_ends clv_tokenizer_ends_of(const clv_tokenizer *t);
+} clv_tokenizer_end_settings;
+clv_tokenizer_end_settings clv_tokenizer_get_end_settings(const clv_tokenizer *t);
 /* Returns one more than the largest token id. */
 int32_t clv_tokenizer_vocab_size(const clv_tokenizer *t);
 

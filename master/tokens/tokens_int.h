@@ -44,9 +44,9 @@ void clv_codepoint_to_utf8(uint32_t c, clv_bytes *out);
 clv_code clv_codepoints_to_utf8(const clv_codepoints *p, clv_bytes *out,
                                 clv_err *err) CLV_USE_RESULT;
 /* Moves *by to *p: releases the former list *p, and leaves *by empty. */
-void clv_codepoints_take(clv_codepoints *p, clv_codepoints *by);
+void clv_codepoints_move(clv_codepoints *p, clv_codepoints *by);
 /* Converts a character to lower case. Returns the number of code points in ret, 1 or 2. */
-size_t clv_codepoint_lower(uint32_t c, uint32_t ret[2]);
+size_t clv_codepoint_to_lower(uint32_t c, uint32_t ret[2]);
 
 /* Convert a text to the Unicode normal form NFD (decompose) or NFC (compose); with is_compat to
  * NFKD or NFKC. Combining marks are sorted in O(n log n). */
@@ -54,7 +54,7 @@ clv_code clv_codepoints_decompose(clv_codepoints *p, bool is_compat, clv_err *er
 clv_code clv_codepoints_compose(clv_codepoints *p, bool is_compat, clv_err *err) CLV_USE_RESULT;
 /* True if a grapheme cluster ends between two neighbouring characters. Call it for each pair of
  * neighbours of a text in order, with *state 0 before the first. */
-bool clv_char_breaks_grapheme(uint32_t before, uint32_t after, int32_t *state);
+bool clv_char_breaks_grapheme(uint32_t prev_char, uint32_t next_char, int32_t *state);
 
 /* ---- vocabulary (vocab.c) -------------------------------------------------------------------- */
 
@@ -101,18 +101,18 @@ clv_code clv_vocab_make_tree(clv_vocab *v, clv_err *err) CLV_USE_RESULT;
 enum { CLV_VOCAB_TREE_MAX_BYTES = 8 << 20 };
 
 /* State of a prefix search: the tokens that begin with the bytes given so far. */
-typedef struct clv_vocab_walk {
+typedef struct clv_prefix_search {
   /* low..high - 1 are the entries with this prefix; with a tree, `low` is the node of the prefix
    * and high is low + 1. If low is high, no token has the prefix. */
   size_t low, high;
   uint32_t depth; /* number of bytes of the prefix */
-} clv_vocab_walk;
+} clv_prefix_search;
 
-clv_vocab_walk clv_vocab_walk_begin(const clv_vocab *v);
+clv_prefix_search clv_prefix_search_begin(const clv_vocab *v);
 /* Extends the prefix by a byte. False: no token has this prefix. */
-bool clv_vocab_walk_step(const clv_vocab *v, clv_vocab_walk *w, char byte);
+bool clv_prefix_search_add_byte(const clv_vocab *v, clv_prefix_search *w, char byte);
 /* Returns the token that equals the prefix; NULL: there is none. */
-const clv_vocab_entry *clv_vocab_walk_token(const clv_vocab *v, const clv_vocab_walk *w);
+const clv_vocab_entry *clv_prefix_search_token(const clv_vocab *v, const clv_prefix_search *w);
 
 /* ---- tokens in raw text (added_tokens.c) ----------------------------------------------------- */
 
@@ -139,7 +139,7 @@ typedef struct clv_added_token_match {
  * prev_end: end of the token before, whose white space is not stripped again; 0 for the first.
  * *m: zeros before the first token of a text, then the match before; receives the match. False:
  * there is none. */
-bool clv_added_token_find(const clv_vocab *added, const char *text, size_t len, size_t from,
+bool clv_added_token_find(const clv_vocab *added_tokens, const char *text, size_t len, size_t from,
                           size_t prev_end, clv_added_token_match *m);
 
 /* ---- steps of a normalizer and of a pre_tokenizer -------------------------------------------- */
@@ -148,10 +148,10 @@ enum {
   CLV_TOKEN_MAX_STEPS = 16, /* most steps of a normalizer, and of a pre_tokenizer */
   /* most bytes of a text in a step, such as the text that it replaces */
   CLV_TOKEN_MAX_STEP_BYTES = 256,
-  /* a normalised text has at most CLV_TOKEN_GROWTH n + CLV_TOKEN_GROWTH_FREE characters, with n
+  /* a normalised text has at most CLV_TOKEN_MAX_GROWTH n + CLV_TOKEN_FREE_GROWTH characters, with n
    * characters of the original text */
-  CLV_TOKEN_GROWTH = 64,
-  CLV_TOKEN_GROWTH_FREE = 4096,
+  CLV_TOKEN_MAX_GROWTH = 64,
+  CLV_TOKEN_FREE_GROWTH = 4096,
 };
 
 /* The table of a Precompiled normalizer (charsmap.c): a double-array trie whose keys are short
@@ -163,9 +163,9 @@ typedef struct clv_charsmap {
 } clv_charsmap;
 
 void clv_charsmap_done(clv_charsmap *m);
-/* Reads a table as sentencepiece writes it. *ret_wrong: receives a static text that says why the
- * table is invalid; NULL: it is valid, and *ret receives it. */
-clv_code clv_charsmap_parse(const clv_bytes *b, clv_charsmap *ret, const char **ret_wrong,
+/* Reads a table as sentencepiece writes it. *ret_error_text: receives a static text that says why
+ * the table is invalid; NULL: it is valid, and *ret receives it. */
+clv_code clv_charsmap_parse(const clv_bytes *b, clv_charsmap *ret, const char **ret_error_text,
                             clv_err *err) CLV_USE_RESULT;
 /* Finds the shortest key that `text` begins with; len is at most CLV_CHARSMAP_KEY_BYTES. Returns
  * the text that replaces the key; NULL: there is no such key. */
@@ -195,23 +195,24 @@ typedef struct clv_token_piece {
 } clv_token_piece;
 
 /* Normalises the text *p. */
-typedef clv_code (*clv_normalize)(const clv_token_step *s, clv_codepoints *p, clv_err *err);
-/* Cuts a piece into parts, and calls clv_pieces_encode for each. next: index of the step that
+typedef clv_code (*clv_normalize_fn)(const clv_token_step *s, clv_codepoints *p, clv_err *err);
+/* Cuts a piece into parts, and calls clv_piece_encode for each. next: index of the step that
  * follows. */
-typedef clv_code (*clv_cut_piece)(const clv_token_step *s, clv_encoding *e, size_t next,
-                                  clv_token_piece piece, clv_err *err);
+typedef clv_code (*clv_cut_piece_fn)(const clv_token_step *s, clv_encoding *e, size_t next,
+                                     clv_token_piece piece, clv_err *err);
 
 /* A step of a normalizer or of a pre_tokenizer. Each kind of step uses some members. */
 struct clv_token_step {
-  clv_normalize normalize; /* of a normalizer; else NULL */
-  clv_cut_piece cut;       /* of a pre_tokenizer; else NULL */
-  bool flags[4];  /* booleans of the step, by the enum of the file: BERT_..., STRIPS_..., CUTS... */
+  clv_normalize_fn normalize; /* of a normalizer; else NULL */
+  clv_cut_piece_fn cut;       /* of a pre_tokenizer; else NULL */
+  /* booleans of the step, by the enum of the file: BERT_..., STRIPS_..., FLAG_... */
+  bool flags[4];
   size_t pattern; /* of Split: its clv_token_pattern; of Replace: row of its regular expression */
   /* clv_split_behavior of a cut, prepend_scheme of Metaspace, clv_accents of BertNormalizer */
   size_t choice;
   clv_codepoints from, to; /* of Replace: text to find, and its replacement; of Prepend: `to` */
-  clv_bytes bytes;  /* of a pre_tokenizer: text to cut at; of Metaspace: replacement of a space */
-  clv_charsmap map; /* of Precompiled */
+  clv_bytes bytes; /* of a pre_tokenizer: text to cut at; of Metaspace: replacement of a space */
+  clv_charsmap charsmap; /* of Precompiled */
 };
 
 /* Applies all steps of the normalizer. */
@@ -223,22 +224,22 @@ bool clv_normalizer_keeps_offsets(const clv_tokenizer *t);
 /* True if the pieces are for a byte-level model: the last step is ByteLevel. */
 bool clv_pre_tokenizer_is_byte_level(const clv_tokenizer *t);
 /* Settings of a BertNormalizer. */
-typedef struct clv_bert_flags {
+typedef struct clv_bert_options {
   bool lowers, spaces_cjk, strips_accents;
-} clv_bert_flags;
+} clv_bert_options;
 /* Finds the first BertNormalizer among the steps. False: there is none. */
-bool clv_normalizer_find_bert(const clv_tokenizer *t, clv_bert_flags *ret);
+bool clv_normalizer_find_bert(const clv_tokenizer *t, clv_bert_options *ret);
 /* Returns 1 if ByteLevel or Metaspace puts a space before a text, 0 if they put none; -1: neither
  * is among the steps. */
-int clv_pre_tokenizer_prepends(const clv_tokenizer *t);
+int clv_pre_tokenizer_prefix_space(const clv_tokenizer *t);
 /* Return the normalizer step and the pre_tokenizer step of BERT, which a tokenizer from a vocab.txt
  * has. lowers: convert the text to lower case. */
 clv_token_step clv_bert_normalizer(bool lowers, clv_accents accents);
 clv_token_step clv_bert_pre_tokenizer(void);
 void clv_token_step_done(clv_token_step *s);
 /* Applies the steps of the pre_tokenizer from index `step` on, then the model, to a piece. */
-clv_code clv_pieces_encode(clv_encoding *e, size_t step, clv_token_piece piece,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_piece_encode(clv_encoding *e, size_t step, clv_token_piece piece,
+                          clv_err *err) CLV_USE_RESULT;
 
 /* ---- tokenizers ------------------------------------------------------------------------------ */
 
@@ -248,7 +249,7 @@ typedef struct clv_merge {
   uint32_t rank; /* index in the file's list; the smallest rank is joined first */
 } clv_merge;
 
-/* Patterns that clv_split_piece_end knows. */
+/* Patterns that clv_find_piece_end knows. */
 typedef enum clv_token_pattern {
   CLV_TOKEN_PATTERN_GPT2,
   CLV_TOKEN_PATTERN_LLAMA3,
@@ -265,11 +266,11 @@ typedef struct clv_symbol {
 } clv_symbol;
 
 /* Two neighbouring symbols that a merge may join, in the heap of BPE. */
-typedef struct clv_pair {
+typedef struct clv_symbol_pair {
   uint32_t rank; /* rank of the merge */
   int32_t id;    /* token id of the joined pair */
   int64_t at;    /* index of the pair's left symbol */
-} clv_pair;
+} clv_symbol_pair;
 
 /* Best sequence of tokens that ends at one byte position of the piece that Unigram encodes. */
 typedef struct clv_best_path {
@@ -283,10 +284,10 @@ typedef struct clv_best_path {
  * piece. */
 struct clv_encoding {
   const clv_tokenizer *t;
-  clv_ids *out;         /* receives the token ids */
-  clv_symbol *symbols;  /* [capacity] of BPE */
-  clv_pair *heap;       /* [3 capacity] of BPE */
-  clv_best_path *paths; /* [capacity] of Unigram */
+  clv_ids *out;          /* receives the token ids */
+  clv_symbol *symbols;   /* [capacity] of BPE */
+  clv_symbol_pair *heap; /* [3 capacity] of BPE */
+  clv_best_path *paths;  /* [capacity] of Unigram */
   size_t capacity;
   size_t n_symbols, n_pairs; /* symbols in use; pairs in the heap */
 };
@@ -299,16 +300,18 @@ typedef enum clv_token_model {
 
 struct clv_tokenizer {
   clv_vocab vocab;
-  clv_vocab added;            /* all added tokens, as the file spells them */
-  clv_vocab raw_added;        /* added tokens that are found in the original text */
-  clv_vocab normalised_added; /* normalised added tokens that are found in the normalised text */
+  clv_vocab added_tokens;     /* all added tokens, as the file spells them */
+  clv_vocab raw_added_tokens; /* added tokens that are found in the original text */
+  /* normalised added tokens that are found in the normalised text */
+  clv_vocab normalised_added_tokens;
   clv_token_step normalizer[CLV_TOKEN_MAX_STEPS], pre_tokenizer[CLV_TOKEN_MAX_STEPS];
   size_t n_normalizer_steps, n_pre_tokenizer_steps; /* numbers of steps */
   clv_token_model model;
   int32_t unknown_id; /* id of the token for unknown text, such as [UNK]; -1: there is none */
   /* WordPiece */
-  size_t max_word_chars;      /* longer words become the unknown token */
-  clv_vocab_walk inside_word; /* state of a prefix search after continuing_subword_prefix */
+  size_t max_word_chars; /* longer words become the unknown token */
+  /* state of a prefix search after continuing_subword_prefix */
+  clv_prefix_search inside_word_search;
   /* BPE */
   bool is_byte_level; /* symbols are bytes; else characters */
   /* a piece that is itself a token is not merged from symbols (key ignore_merges) */
@@ -317,14 +320,15 @@ struct clv_tokenizer {
   clv_merge *merges;  /* [n_merges] sorted by left, then right */
   size_t n_merges;
   /* [vocab.max_id + 2] index of the first merge whose left token has this id or a larger one */
-  uint32_t *merges_of;
+  uint32_t *first_merge_of_left_id;
   /* [256] token id of each byte: of byte-level BPE, or of byte_fallback; -1: none */
   int32_t byte_tokens[256];
   bool falls_back_to_bytes; /* unknown characters become their bytes (key byte_fallback) */
   /* Unigram */
   double *scores;       /* [token id] logarithm of the token's probability */
   double unknown_score; /* score of an unknown character */
-  /* all models: members of clv_tokenizer_ends, from the keys post_processor, padding, truncation */
+  /* all models: members of clv_tokenizer_end_settings, from the keys post_processor, padding,
+   * truncation */
   int32_t before, after, pad_id;
   int64_t max_tokens;
 };
@@ -348,16 +352,16 @@ clv_code clv_model_encode(clv_encoding *e, const char *text, size_t len,
 
 clv_code clv_wordpiece_encode(clv_encoding *e, const char *text, size_t len,
                               clv_err *err) CLV_USE_RESULT;
-/* Sets t->inside_word. prefix: continuing_subword_prefix, with which tokens begin that continue a
- * word, such as "##". */
-void clv_wordpiece_prepare(clv_tokenizer *t, const char *prefix, size_t len);
+/* Sets t->inside_word_search. prefix: continuing_subword_prefix, with which tokens begin that
+ * continue a word, such as "##". */
+void clv_wordpiece_set_prefix(clv_tokenizer *t, const char *prefix, size_t len);
 clv_code clv_bpe_encode(clv_encoding *e, const char *text, size_t len, clv_err *err) CLV_USE_RESULT;
 clv_code clv_unigram_encode(clv_encoding *e, const char *text, size_t len,
                             clv_err *err) CLV_USE_RESULT;
 
 /* Returns the end of the piece that begins at byte `from`, which is less than len (split.c). A
  * piece has at least one byte. */
-size_t clv_split_piece_end(clv_token_pattern pattern, const char *text, size_t len, size_t from);
+size_t clv_find_piece_end(clv_token_pattern pattern, const char *text, size_t len, size_t from);
 
 /* Returns the character that represents a byte in vocabularies of byte-level BPE, as in GPT-2's
  * (bpe.c). */

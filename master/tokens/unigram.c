@@ -13,32 +13,34 @@
 
 /* Replaces the best path *to by one that ends with the token `id` from position `from`, if its
  * score is larger. Of paths with equal scores the first is kept. */
-static void offer_path(clv_best_path *to, double score, size_t from, int32_t id) {
+static void improve_path(clv_best_path *to, double score, size_t from, int32_t id) {
   if (to->is_reached && !(score > to->score)) return;
   *to = (clv_best_path){score, from, id, true};
 }
 
 /* Extends the best path to position `from` by each token that begins there. Also extends it by the
  * unknown token, unless the character at `from` (n bytes) is a token itself. */
-static void offer_tokens(clv_encoding *e, const char *text, size_t len, size_t from, size_t n) {
+static void improve_paths_from(clv_encoding *e, const char *text, size_t len, size_t from,
+                               size_t n) {
   const clv_tokenizer *t = e->t;
-  double before = e->paths[from].score;
+  double score_before = e->paths[from].score;
   bool is_known = false;
-  clv_vocab_walk w = clv_vocab_walk_begin(&t->vocab);
-  for (size_t i = from; i < len && clv_vocab_walk_step(&t->vocab, &w, text[i]); i++) {
-    const clv_vocab_entry *v = clv_vocab_walk_token(&t->vocab, &w);
+  clv_prefix_search w = clv_prefix_search_begin(&t->vocab);
+  for (size_t i = from; i < len && clv_prefix_search_add_byte(&t->vocab, &w, text[i]); i++) {
+    const clv_vocab_entry *v = clv_prefix_search_token(&t->vocab, &w);
     if (!v) continue;
-    offer_path(&e->paths[i + 1], t->scores[v->id] + before, from, v->id);
+    improve_path(&e->paths[i + 1], t->scores[v->id] + score_before, from, v->id);
     is_known = is_known || i + 1 - from == n;
   }
-  if (!is_known) offer_path(&e->paths[from + n], t->unknown_score + before, from, t->unknown_id);
+  if (!is_known)
+    improve_path(&e->paths[from + n], t->unknown_score + score_before, from, t->unknown_id);
 }
 
 /* Appends the tokens of text[from..end - 1], a run of unknown characters: one token if the
  * vocabulary has this text; else a token for each byte if byte_fallback is set and all bytes have
  * one; else the unknown token. */
-static clv_code add_unknown(clv_encoding *e, const char *text, size_t from, size_t end,
-                            clv_err *err) {
+static clv_code add_unknown_tokens(clv_encoding *e, const char *text, size_t from, size_t end,
+                                   clv_err *err) {
   const clv_tokenizer *t = e->t;
   const clv_vocab_entry *v = clv_vocab_find(&t->vocab, text + from, end - from);
   bool has_bytes = !v && t->falls_back_to_bytes;
@@ -55,13 +57,13 @@ static clv_code add_unknown(clv_encoding *e, const char *text, size_t from, size
 static void reverse_path(clv_encoding *e, size_t len) {
   int32_t id = -1;
   for (size_t at = len, end = len;;) {
-    clv_best_path node = e->paths[at];
+    clv_best_path path = e->paths[at];
     e->paths[at].from = end;
     e->paths[at].id = id;
     if (!at) return;
     end = at;
-    id = node.id;
-    at = node.from;
+    id = path.id;
+    at = path.from;
   }
 }
 
@@ -71,14 +73,14 @@ clv_code clv_unigram_encode(clv_encoding *e, const char *text, size_t len, clv_e
   for (size_t i = 0, n; i < len; i += n) {
     uint32_t c;
     n = CLV_MAX(clv_utf8_decode(text + i, len - i, &c), (size_t)1);
-    offer_tokens(e, text, len, i, n);
+    improve_paths_from(e, text, len, i, n);
   }
   reverse_path(e, len);
   for (size_t at = 0, end; at < len; at = end) {
     bool is_unknown = e->paths[at].id == e->t->unknown_id;
     for (end = e->paths[at].from; is_unknown && end < len && e->paths[end].id == e->t->unknown_id;)
       end = e->paths[end].from;
-    CLV_TRY(is_unknown ? add_unknown(e, text, at, end, err)
+    CLV_TRY(is_unknown ? add_unknown_tokens(e, text, at, end, err)
                        : clv_ids_add(e->out, e->paths[at].id, err));
   }
   return CLV_OK;

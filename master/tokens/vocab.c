@@ -18,19 +18,20 @@ void clv_vocab_done(clv_vocab *v) {
   *v = (clv_vocab){0};
 }
 
-static clv_code grow_entries(clv_vocab *v, clv_err *err) {
+static clv_code reserve_entry(clv_vocab *v, clv_err *err) {
   size_t cap = v->cap ? 2 * v->cap : 1024, bytes;
-  void *more = clv_mul_size(cap, sizeof *v->entries, &bytes) ? realloc(v->entries, bytes) : NULL;
-  if (!more)
+  void *new_entries =
+      clv_mul_size(cap, sizeof *v->entries, &bytes) ? realloc(v->entries, bytes) : NULL;
+  if (!new_entries)
     return clv_fail(err, CLV_EXHAUSTED, "out of memory for %zu tokens of the vocabulary", cap);
-  v->entries = more;
+  v->entries = new_entries;
   v->cap = cap;
   return CLV_OK;
 }
 
 clv_code clv_vocab_add(clv_vocab *v, const char *text, size_t len, int32_t id,
                        uint32_t file_position, uint8_t flags, clv_err *err) {
-  if (v->n == v->cap) CLV_TRY(grow_entries(v, err));
+  if (v->n == v->cap) CLV_TRY(reserve_entry(v, err));
   v->max_id = CLV_MAX(v->n ? v->max_id : -1, id);
   v->entries[v->n++] =
       (clv_vocab_entry){(uint32_t)v->text.len, (uint32_t)len, id, file_position, flags};
@@ -83,9 +84,9 @@ const clv_vocab_entry *clv_vocab_find(const clv_vocab *v, const char *text, size
 /* ---- the tree of prefixes -------------------------------------------------------------------- */
 
 /* Entries low..high - 1 of the sorted list: those with the prefix of a node. */
-typedef struct span {
+typedef struct entry_range {
   uint32_t low, high;
-} span;
+} entry_range;
 
 /* Returns the byte of entry i after its first `depth` bytes; -1: the entry has no more bytes. */
 static int get_byte_after_prefix(const clv_vocab *v, size_t i, uint32_t depth) {
@@ -95,9 +96,9 @@ static int get_byte_after_prefix(const clv_vocab *v, size_t i, uint32_t depth) {
 
 /* Appends the children of a node to the tree, and sets the node's token. depth: bytes of the node's
  * prefix. The token that equals the prefix is the first entry of the node's span. */
-static void add_children(const clv_vocab *v, clv_prefix_tree *t, span *spans, size_t node,
+static void add_children(const clv_vocab *v, clv_prefix_tree *t, entry_range *ranges, size_t node,
                          uint32_t depth) {
-  span s = spans[node];
+  entry_range s = ranges[node];
   t->first_child[node] = (uint32_t)t->n;
   t->entry[node] = UINT32_MAX;
   if (s.low < s.high && v->entries[s.low].len == depth) t->entry[node] = s.low++;
@@ -105,22 +106,22 @@ static void add_children(const clv_vocab *v, clv_prefix_tree *t, span *spans, si
     int byte = get_byte_after_prefix(v, i, depth);
     if (i == s.low || byte != t->label[t->n - 1]) {
       t->label[t->n] = (uint8_t)byte;
-      spans[t->n++] = (span){i, i};
+      ranges[t->n++] = (entry_range){i, i};
     }
-    spans[t->n - 1].high = i + 1;
+    ranges[t->n - 1].high = i + 1;
   }
 }
 
 clv_code clv_vocab_make_tree(clv_vocab *v, clv_err *err) {
   clv_prefix_tree *t = &v->tree;
-  CLV_AUTO(clv_freep) span *spans = NULL;
+  CLV_AUTO(clv_freep) entry_range *ranges = NULL;
   size_t max_nodes = v->text.len + 1;
   if (v->text.len > CLV_VOCAB_TREE_MAX_BYTES) return CLV_OK;
-  CLV_TRY(clv_alloc(max_nodes, sizeof *spans, &spans, err));
+  CLV_TRY(clv_alloc(max_nodes, sizeof *ranges, &ranges, err));
   CLV_TRY(clv_alloc(max_nodes + 1, sizeof *t->first_child, &t->first_child, err));
   CLV_TRY(clv_alloc(max_nodes, sizeof *t->entry, &t->entry, err));
   CLV_TRY(clv_alloc(max_nodes, sizeof *t->label, &t->label, err));
-  spans[0] = (span){0, (uint32_t)v->n};
+  ranges[0] = (entry_range){0, (uint32_t)v->n};
   t->n = 1;
   uint32_t depth = 0;
   for (size_t node = 0, end = 1; node < t->n; node++) {
@@ -128,7 +129,7 @@ clv_code clv_vocab_make_tree(clv_vocab *v, clv_err *err) {
       depth++;
       end = t->n;
     }
-    add_children(v, t, spans, node, depth);
+    add_children(v, t, ranges, node, depth);
   }
   t->first_child[t->n] = (uint32_t)t->n;
   return CLV_OK;
@@ -138,51 +139,51 @@ clv_code clv_vocab_make_tree(clv_vocab *v, clv_err *err) {
 static size_t find_child(const clv_prefix_tree *t, size_t node, uint8_t byte) {
   size_t low = t->first_child[node], high = t->first_child[node + 1];
   while (low < high) {
-    size_t mid = low + (high - low) / 2;
-    if (t->label[mid] == byte) return mid;
-    if (t->label[mid] < byte)
-      low = mid + 1;
+    size_t middle = low + (high - low) / 2;
+    if (t->label[middle] == byte) return middle;
+    if (t->label[middle] < byte)
+      low = middle + 1;
     else
-      high = mid;
+      high = middle;
   }
   return 0;
 }
 
 /* ---- prefix search --------------------------------------------------------------------------- */
 
-clv_vocab_walk clv_vocab_walk_begin(const clv_vocab *v) {
-  return v->tree.n ? (clv_vocab_walk){.high = 1} : (clv_vocab_walk){.high = v->n};
+clv_prefix_search clv_prefix_search_begin(const clv_vocab *v) {
+  return v->tree.n ? (clv_prefix_search){.high = 1} : (clv_prefix_search){.high = v->n};
 }
 
 /* Returns the first entry of w->low..w->high - 1 whose byte after the prefix is min_byte or more;
  * w->high: there is none. */
-static size_t find_entry_from_byte(const clv_vocab *v, const clv_vocab_walk *w, int min_byte) {
+static size_t find_entry_from_byte(const clv_vocab *v, const clv_prefix_search *w, int min_byte) {
   size_t low = w->low, high = w->high;
   while (low < high) {
-    size_t mid = low + (high - low) / 2;
-    if (get_byte_after_prefix(v, mid, w->depth) < min_byte)
-      low = mid + 1;
+    size_t middle = low + (high - low) / 2;
+    if (get_byte_after_prefix(v, middle, w->depth) < min_byte)
+      low = middle + 1;
     else
-      high = mid;
+      high = middle;
   }
   return low;
 }
 
-static bool step_in_tree(const clv_prefix_tree *t, clv_vocab_walk *w, uint8_t byte) {
+static bool move_to_child(const clv_prefix_tree *t, clv_prefix_search *w, uint8_t byte) {
   size_t child = w->low < w->high ? find_child(t, w->low, byte) : 0;
-  *w = (clv_vocab_walk){child, child + (child != 0), w->depth + 1};
+  *w = (clv_prefix_search){child, child + (child != 0), w->depth + 1};
   return child != 0;
 }
 
-bool clv_vocab_walk_step(const clv_vocab *v, clv_vocab_walk *w, char byte) {
+bool clv_prefix_search_add_byte(const clv_vocab *v, clv_prefix_search *w, char byte) {
   int b = (unsigned char)byte;
-  if (v->tree.n) return step_in_tree(&v->tree, w, (uint8_t)byte);
-  *w = (clv_vocab_walk){find_entry_from_byte(v, w, b), find_entry_from_byte(v, w, b + 1),
-                        w->depth + 1};
+  if (v->tree.n) return move_to_child(&v->tree, w, (uint8_t)byte);
+  *w = (clv_prefix_search){find_entry_from_byte(v, w, b), find_entry_from_byte(v, w, b + 1),
+                           w->depth + 1};
   return w->low < w->high;
 }
 
-const clv_vocab_entry *clv_vocab_walk_token(const clv_vocab *v, const clv_vocab_walk *w) {
+const clv_vocab_entry *clv_prefix_search_token(const clv_vocab *v, const clv_prefix_search *w) {
   if (w->low >= w->high) return NULL;
   if (!v->tree.n) return v->entries[w->low].len == w->depth ? &v->entries[w->low] : NULL;
   uint32_t entry = v->tree.entry[w->low];

@@ -10,8 +10,8 @@
 
 enum { MAX_WORD_CHARS = 100 }; /* longer words become [UNK] */
 
-static clv_code add_line(clv_tokenizer *t, const char *line, size_t len, const char *label,
-                         clv_err *err) {
+static clv_code add_vocab_line(clv_tokenizer *t, const char *line, size_t len, const char *label,
+                               clv_err *err) {
   size_t number = t->vocab.n;
   if (len && line[len - 1] == '\r') len--;
   if (!len)
@@ -29,12 +29,12 @@ static clv_code add_line(clv_tokenizer *t, const char *line, size_t len, const c
   return clv_vocab_add(&t->vocab, line, len, (int32_t)number, (uint32_t)number + 1, 0, err);
 }
 
-static clv_code add_lines(clv_tokenizer *t, const char *text, size_t len, const char *label,
-                          clv_err *err) {
+static clv_code add_vocab_lines(clv_tokenizer *t, const char *text, size_t len, const char *label,
+                                clv_err *err) {
   for (const char *at = text, *end = text + len; at < end;) {
-    const char *stop = memchr(at, '\n', (size_t)(end - at));
-    size_t n = (size_t)((stop ? stop : end) - at);
-    CLV_TRY(add_line(t, at, n, label, err));
+    const char *line_end = memchr(at, '\n', (size_t)(end - at));
+    size_t n = (size_t)((line_end ? line_end : end) - at);
+    CLV_TRY(add_vocab_line(t, at, n, label, err));
     at += n + 1;
   }
   clv_vocab_entry duplicates[2];
@@ -51,22 +51,22 @@ static clv_code add_special_tokens(clv_tokenizer *t, clv_err *err) {
   for (size_t i = 0; i < CLV_COUNT(names); i++) {
     size_t n = strlen(names[i]);
     const clv_vocab_entry *e = clv_vocab_find(&t->vocab, names[i], n);
-    if (e) CLV_TRY(clv_vocab_add(&t->raw_added, names[i], n, e->id, 0, 0, err));
+    if (e) CLV_TRY(clv_vocab_add(&t->raw_added_tokens, names[i], n, e->id, 0, 0, err));
   }
-  clv_vocab_sort(&t->raw_added, duplicates);
+  clv_vocab_sort(&t->raw_added_tokens, duplicates);
   return CLV_OK;
 }
 
 /* Refuses a file in UTF-16 or UTF-32, and a merges.txt. */
-static clv_code check_kind(const char *text, size_t len, const char *label, clv_err *err) {
-  static const char merges[] = "#version:";
-  const char *encoding = clv_text_utf16_or_32(text, len);
-  if (encoding)
+static clv_code check_is_vocab(const char *text, size_t len, const char *label, clv_err *err) {
+  static const char merges_header[] = "#version:";
+  const char *encoding_name = clv_text_utf16_or_32(text, len);
+  if (encoding_name)
     return clv_fail(err, CLV_INVALID,
                     "%s: its text is %s, and UTF-8 is expected: convert it with iconv -f %s -t "
                     "UTF-8",
-                    label, encoding, encoding);
-  if (len >= sizeof merges && memcmp(text, merges, sizeof merges - 1) == 0)
+                    label, encoding_name, encoding_name);
+  if (len >= sizeof merges_header && memcmp(text, merges_header, sizeof merges_header - 1) == 0)
     return clv_fail(err, CLV_INVALID,
                     "%s: this is a list of merges (merges.txt), half of a tokenizer: name the "
                     "tokenizer.json that is saved beside it",
@@ -78,23 +78,23 @@ clv_code clv_wordpiece_parse(const char *text, size_t len, const char *label,
                              const clv_tokenizer_options *options, clv_tokenizer **ret,
                              clv_err *err) {
   CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
-  CLV_TRY(check_kind(text, len, label, err));
+  CLV_TRY(check_is_vocab(text, len, label, err));
   CLV_TRY(clv_tokenizer_new(&t, err));
-  CLV_TRY(add_lines(t, text, len, label, err));
-  const clv_vocab_entry *unknown = clv_vocab_find(&t->vocab, "[UNK]", 5);
-  if (!unknown)
+  CLV_TRY(add_vocab_lines(t, text, len, label, err));
+  const clv_vocab_entry *unknown_token = clv_vocab_find(&t->vocab, "[UNK]", 5);
+  if (!unknown_token)
     return clv_fail(
         err, CLV_INVALID,
         "%s: has no token [UNK] among its %zu lines: a vocab.txt has a token in each line", label,
         t->vocab.n);
   CLV_TRY(clv_vocab_make_tree(&t->vocab, err));
-  t->unknown_id = unknown->id;
+  t->unknown_id = unknown_token->id;
   t->max_word_chars = MAX_WORD_CHARS;
   t->normalizer[t->n_normalizer_steps++] =
-      clv_bert_normalizer(!options->keep_case, options->accents);
+      clv_bert_normalizer(!options->keeps_case, options->accents);
   t->pre_tokenizer[t->n_pre_tokenizer_steps++] = clv_bert_pre_tokenizer();
   t->model = CLV_TOKEN_MODEL_WORDPIECE;
-  clv_wordpiece_prepare(t, "##", 2);
+  clv_wordpiece_set_prefix(t, "##", 2);
   CLV_TRY(add_special_tokens(t, err));
   *ret = clv_steal(&t);
   return CLV_OK;

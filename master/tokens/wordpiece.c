@@ -10,16 +10,16 @@
 
 /* Finds the longest token at the beginning of `word`; NULL: there is none. w: state of a prefix
  * search at the root, or after "##". ret_len: receives the bytes of `word` that the token has. */
-static const clv_vocab_entry *find_longest_token(const clv_tokenizer *t, clv_vocab_walk w,
+static const clv_vocab_entry *find_longest_token(const clv_tokenizer *t, clv_prefix_search w,
                                                  const char *word, size_t len, size_t *ret_len) {
-  const clv_vocab_entry *best = NULL;
-  for (size_t i = 0; i < len && clv_vocab_walk_step(&t->vocab, &w, word[i]); i++) {
-    const clv_vocab_entry *e = clv_vocab_walk_token(&t->vocab, &w);
+  const clv_vocab_entry *longest = NULL;
+  for (size_t i = 0; i < len && clv_prefix_search_add_byte(&t->vocab, &w, word[i]); i++) {
+    const clv_vocab_entry *e = clv_prefix_search_token(&t->vocab, &w);
     if (!e) continue;
-    best = e;
+    longest = e;
     *ret_len = i + 1;
   }
-  return best;
+  return longest;
 }
 
 static size_t count_characters(const char *text, size_t len) {
@@ -34,7 +34,7 @@ clv_code clv_wordpiece_encode(clv_encoding *e, const char *word, size_t len, clv
   if (count_characters(word, len) > t->max_word_chars)
     return clv_ids_add(e->out, t->unknown_id, err);
   for (size_t at = 0; at < len; at += n) {
-    clv_vocab_walk from = at ? t->inside_word : clv_vocab_walk_begin(&t->vocab);
+    clv_prefix_search from = at ? t->inside_word_search : clv_prefix_search_begin(&t->vocab);
     const clv_vocab_entry *v = find_longest_token(t, from, word + at, len - at, &n);
     if (!v) {
       e->out->n = n_ids_before; /* if any part of a word is unknown, the complete word is unknown */
@@ -45,7 +45,8 @@ clv_code clv_wordpiece_encode(clv_encoding *e, const char *word, size_t len, clv
   return CLV_OK;
 }
 
-void clv_wordpiece_prepare(clv_tokenizer *t, const char *prefix, size_t len) {
-  t->inside_word = clv_vocab_walk_begin(&t->vocab);
-  for (size_t i = 0; i < len; i++) clv_vocab_walk_step(&t->vocab, &t->inside_word, prefix[i]);
+void clv_wordpiece_set_prefix(clv_tokenizer *t, const char *prefix, size_t len) {
+  t->inside_word_search = clv_prefix_search_begin(&t->vocab);
+  for (size_t i = 0; i < len; i++)
+    clv_prefix_search_add_byte(&t->vocab, &t->inside_word_search, prefix[i]);
 }

@@ -12,7 +12,7 @@ size_t clv_argmax_row(const float *output, size_t n_classes) {
   return best_class;
 }
 
-bool clv_is_positive(clv_loss_kind loss, float output) {
+bool clv_is_positive_output(clv_loss_kind loss, float output) {
   return output > (loss == CLV_LOSS_BCE_WITH_LOGITS ? 0.0f : 0.5f);
 }
 
@@ -22,7 +22,7 @@ size_t clv_count_correct_binary(clv_loss_kind loss, const float *output, const f
   for (size_t i = 0; i < n; i++) {
     size_t n_right_outputs = 0;
     for (size_t k = i * width; k < (i + 1) * width; k++)
-      n_right_outputs += clv_is_positive(loss, output[k]) == (labels[k] > 0.5f);
+      n_right_outputs += clv_is_positive_output(loss, output[k]) == (labels[k] > 0.5f);
     n_correct += n_right_outputs == width;
   }
   return n_correct;

@@ -34,20 +34,21 @@ static const int64_t *find_labels_of_rows(const clv_tensor *labels, size_t start
 double clv_trainer_batch_weight(const clv_trainer *t, const clv_tensor *labels, size_t start,
                                 size_t n) {
   size_t n_positions;
-  double sum = 0;
+  double weight_sum = 0;
   if (labels->dtype != CLV_I64) return (double)n;
-  const int64_t *label = find_labels_of_rows(labels, start, n, &n_positions);
+  const int64_t *row_labels = find_labels_of_rows(labels, start, n, &n_positions);
   for (size_t i = 0; i < n_positions; i++)
-    if (!clv_trainer_is_ignored_label(t, label[i]))
-      sum += class_weight_of(&t->config->loss.weight, label[i]);
-  return sum;
+    if (!clv_trainer_is_ignored_label(t, row_labels[i]))
+      weight_sum += class_weight_of(&t->config->loss.weight, row_labels[i]);
+  return weight_sum;
 }
 
 size_t clv_trainer_count_labelled(const clv_trainer *t, const clv_tensor *labels, size_t start,
                                   size_t n) {
   size_t n_positions, n_labelled = 0;
   if (labels->dtype != CLV_I64) return n;
-  const int64_t *label = find_labels_of_rows(labels, start, n, &n_positions);
-  for (size_t i = 0; i < n_positions; i++) n_labelled += !clv_trainer_is_ignored_label(t, label[i]);
+  const int64_t *row_labels = find_labels_of_rows(labels, start, n, &n_positions);
+  for (size_t i = 0; i < n_positions; i++)
+    n_labelled += !clv_trainer_is_ignored_label(t, row_labels[i]);
   return n_labelled;
 }

@@ -5,7 +5,7 @@
  * flow: the balance of bytes that the egress record permits. clv_trainer_allow_batch writes
  * allowances of bytes ahead before each step or batch, clv_trainer_allow_state before pieces of
  * state, which have one flow each. Tensors that workers send to each other are recorded as planned,
- * with clv_trainer_charge_direct.
+ * with clv_trainer_charge_direct_flows.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,11 +32,11 @@ static void set_stage_name(const clv_trainer *t, uint32_t stage, clv_egress_key 
 /* Sets dtype, shape and bytes of one sample of a batch. For packed sequences (max_positions > 0)
  * sets the shape and the bytes of one position instead; max_positions is the largest number of
  * positions of a sample. */
-static clv_code measure_sample(clv_dtype dtype, const clv_shape *batch, int64_t max_positions,
+static clv_code measure_sample(clv_dtype dtype, const clv_shape *batch_shape, int64_t max_positions,
                                clv_egress_key *key, clv_row_flow *ret, clv_err *err) {
   size_t bytes;
-  key->shape.rank = CLV_MAX(batch->rank - 1, 0);
-  memcpy(key->shape.dim, batch->dim + 1, (size_t)key->shape.rank * sizeof *batch->dim);
+  key->shape.rank = CLV_MAX(batch_shape->rank - 1, 0);
+  memcpy(key->shape.dim, batch_shape->dim + 1, (size_t)key->shape.rank * sizeof *batch_shape->dim);
   snprintf(key->dtype, sizeof key->dtype, "%s", clv_dtype_name(dtype));
   CLV_TRY(clv_shape_bytes(&key->shape, dtype, &bytes, err));
   ret->position_bytes = max_positions ? bytes : 0;
@@ -48,13 +48,13 @@ static clv_code measure_sample(clv_dtype dtype, const clv_shape *batch, int64_t 
  * activations, and what an observer learns from them. */
 static void set_name_of_cached_row(const clv_trainer *t, const clv_egress_row *r,
                                    clv_egress_key *key) {
-  char words[CLV_FINDINGS_TEXT];
+  char findings_text[CLV_FINDINGS_TEXT_BYTES];
   if (r->input)
     snprintf(key->name, sizeof key->name, "numbers of records");
   else
     snprintf(key->name, sizeof key->name, "kept there, unused for at most %llu s%s%s",
              (unsigned long long)(t->config->stages[0].cache_ttl_ms / 1000),
-             r->findings ? ", " : "", clv_findings_words(r->findings, words));
+             r->findings ? ", " : "", clv_findings_format(r->findings, findings_text));
 }
 
 static clv_code make_row_flow(clv_trainer *t, const clv_egress_row *r, clv_row_flow *ret,
@@ -76,14 +76,14 @@ static clv_code make_row_flow(clv_trainer *t, const clv_egress_row *r, clv_row_f
 static clv_code make_direct_flow(clv_trainer *t, uint32_t stage, bool is_gradient,
                                  clv_row_flow *ret, clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[stage];
-  char words[CLV_FINDINGS_TEXT];
+  char words[CLV_FINDINGS_TEXT_BYTES];
   if (!s->sends_directly || (is_gradient && !s[1].input_needs_grad)) return CLV_OK;
   clv_egress_row r = clv_blueprint_hop_row(t->b, stage, is_gradient);
   clv_egress_key key = {.kind = clv_egress_record_kind(r.kind, r.findings),
                         .has_random_values = t->egress.has_random_values};
   set_sender_and_receiver(t, s[is_gradient].worker, r.worker, &key);
   set_stage_name(t, stage, &key);
-  snprintf(key.name, sizeof key.name, "%s", clv_findings_words(r.findings, words));
+  snprintf(key.name, sizeof key.name, "%s", clv_findings_format(r.findings, words));
   CLV_TRY(measure_sample(r.dtype, &r.shape, r.max_positions, &key, ret, err));
   return clv_egress_flow_new(t->egress.record, &key, false, &ret->flow, err);
 }
@@ -126,7 +126,7 @@ void clv_trainer_drop_flows(clv_trainer *t) {
 
 cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_error *error) {
   clv_trainer *t = user;
-  return clv_gate_may_send(&t->egress.gate, s, error);
+  return clv_gate_check_sending(&t->egress.gate, s, error);
 }
 
 /* ---- allowances ahead of a batch ------------------------------------------------------------- */
@@ -169,8 +169,8 @@ static uint64_t count_flow_bytes(const clv_row_flow *f, uint64_t n_samples, uint
   return f->position_bytes ? n_positions * f->position_bytes : n_samples * f->sample_bytes;
 }
 
-clv_code clv_trainer_charge_direct(clv_trainer *t, uint32_t stage, uint64_t n_samples,
-                                   uint64_t n_positions, bool is_training, clv_err *err) {
+clv_code clv_trainer_charge_direct_flows(clv_trainer *t, uint32_t stage, uint64_t n_samples,
+                                         uint64_t n_positions, bool is_training, clv_err *err) {
   const clv_row_flow *value_flow = &t->egress.direct_flows[2 * stage],
                      *gradient_flow = value_flow + 1;
   if (value_flow->flow)
@@ -188,10 +188,10 @@ static bool has_direct_link(const clv_trainer *t, const char *from, const char *
   for (uint32_t i = 0; i + 1 < t->b->n_stages; i++) {
     const clv_stage_plan *s = &t->b->stages[i];
     if (!s->sends_directly) continue;
-    const char *name = t->config->workers[s->worker].name,
-               *next_name = t->config->workers[s[1].worker].name;
-    if ((strcmp(name, from) == 0 && strcmp(next_name, to) == 0) ||
-        (strcmp(name, to) == 0 && strcmp(next_name, from) == 0))
+    const char *worker_name = t->config->workers[s->worker].name,
+               *next_worker_name = t->config->workers[s[1].worker].name;
+    if ((strcmp(worker_name, from) == 0 && strcmp(next_worker_name, to) == 0) ||
+        (strcmp(worker_name, to) == 0 && strcmp(next_worker_name, from) == 0))
       return true;
   }
   return false;
@@ -204,16 +204,17 @@ static void note_sent_bytes(void *user, const char *worker, const char *peer, ui
 }
 
 void clv_trainer_record_direct_bytes(clv_trainer *t) {
-  enum { ASK_TIMEOUT_MS = 2000 };
-  const char *name;
+  enum { LINK_QUERY_TIMEOUT_MS = 2000 };
+  const char *worker_name;
   clv_err err;
   bool has_direct_flow = false;
   for (uint32_t i = 0; t->egress.direct_flows && i < t->b->n_stages; i++)
     has_direct_flow |= t->egress.direct_flows[2 * i].flow != NULL;
-  for (uint32_t i = 1; has_direct_flow && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
-    if (strcmp(name, t->lost_worker) != 0 &&
-        cleave_ask_links(t->runtime, i, ASK_TIMEOUT_MS, note_sent_bytes, t, &err) != CLV_OK)
-      clv_log(CLV_LOG_DEBUG, "worker '%s' does not report the bytes that it sent: %s", name,
+  for (uint32_t i = 1; has_direct_flow && (worker_name = cleave_node_name(t->runtime, i)) != NULL;
+       i++)
+    if (strcmp(worker_name, t->lost_worker) != 0 &&
+        cleave_ask_links(t->runtime, i, LINK_QUERY_TIMEOUT_MS, note_sent_bytes, t, &err) != CLV_OK)
+      clv_log(CLV_LOG_DEBUG, "worker '%s' does not report the bytes that it sent: %s", worker_name,
               err.text);
 }
 
@@ -239,9 +240,10 @@ clv_code clv_trainer_allow_state(clv_trainer *t, uint32_t stage, cleave_state_ki
   if (!t->egress.record || t->b->stages[stage].worker < 0) return CLV_OK;
   /* no other thread reads state_flows meanwhile: workers' frames that the master relays carry no
    * state, and this thread alone sends state */
-  clv_state_flow *grown = reallocarray(g->state_flows, g->n_state_flows + n + 1, sizeof *grown);
-  if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  g->state_flows = grown;
+  clv_state_flow *grown_flows =
+      reallocarray(g->state_flows, g->n_state_flows + n + 1, sizeof *grown_flows);
+  if (!grown_flows) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  g->state_flows = grown_flows;
   g->next_state_flow = g->n_state_flows;
   for (size_t i = 0; i < n; i++) {
     clv_state_flow *f = &g->state_flows[g->n_state_flows];

@@ -41,17 +41,19 @@ static void append_limit(const clv_trainer *t, clv_err *err) {
 /* Returns CLV_INTERNAL for an error that a worker reports, so that the worker's code does not
  * decide the exit code of the program. */
 clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *reason, clv_err *err) {
-  clv_err text;
+  clv_err converted_err;
   bool is_connecting = is_failure_at(reason, "connect") || is_failure_at(reason, "attach");
-  write_reason(reason, &text);
+  write_reason(reason, &converted_err);
   if (is_connecting || is_failure_at(reason, "link"))
     snprintf(t->lost_worker, sizeof t->lost_worker, "%s", reason->node);
-  if (text.code == CLV_DEADLINE && !is_connecting && !reason->reported) append_limit(t, &text);
-  if (is_failure_at(reason, "link") && text.code != CLV_BAD_ANSWER) text.code = CLV_UNAVAILABLE;
+  if (converted_err.code == CLV_DEADLINE && !is_connecting && !reason->reported)
+    append_limit(t, &converted_err);
+  if (is_failure_at(reason, "link") && converted_err.code != CLV_BAD_ANSWER)
+    converted_err.code = CLV_UNAVAILABLE;
   if (t->activity)
-    clv_err_prefix(&text, "%s %llu", t->activity, (unsigned long long)t->step_of_activity);
-  if (err) *err = text;
-  return text.code;
+    clv_err_prefix(&converted_err, "%s %llu", t->activity, (unsigned long long)t->step_of_activity);
+  if (err) *err = converted_err;
+  return converted_err.code;
 }
 
 void clv_trainer_set_activity(clv_trainer *t, const char *activity, uint64_t step) {

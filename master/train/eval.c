@@ -75,14 +75,14 @@ static void end_evaluation(evaluation *e) {
 /* Draws the order in which records are sent. The order depends only on the seed and on the number
  * of records, so every evaluation of a run has the same batches, at whatever workers its stages
  * are. */
-static clv_code draw_order(evaluation *e, clv_err *err) {
+static clv_code draw_sending_order(evaluation *e, clv_err *err) {
   size_t n = e->rows->n;
   clv_key key;
   CLV_TRY(clv_alloc(n, sizeof *e->row_of_sent_record, &e->row_of_sent_record, err));
   CLV_TRY(clv_alloc(n, sizeof *e->sent_rows.index, &e->sent_rows.index, err));
   CLV_TRY(clv_key_derive("cleave evaluation", &e->t->config->train.seed.key, NULL, 0, &key, err));
-  const clv_rng_key stream = clv_rng_key_of(&key);
-  clv_rng_permutation(&stream, e->row_of_sent_record, n);
+  const clv_rng_key rng_key = clv_rng_key_of(&key);
+  clv_rng_permutation(&rng_key, e->row_of_sent_record, n);
   for (size_t i = 0; i < n; i++) e->sent_rows.index[i] = e->rows->index[e->row_of_sent_record[i]];
   e->sent_rows.n = n;
   return CLV_OK;
@@ -94,7 +94,7 @@ static clv_code draw_order(evaluation *e, clv_err *err) {
 static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
                             cleave_reference *ret, clv_err *err) {
   clv_trainer *t = e->t;
-  uint32_t last = t->b->n_stages - 1, n;
+  uint32_t last_stage = t->b->n_stages - 1, n;
   clv_tensor *x[CLV_MAX_INPUTS];
   cleave_reference in[CLV_MAX_INPUTS];
   for (size_t k = 0; k < t->b->inputs.n; k++) x[k] = clv_batch_input(batch, k);
@@ -103,14 +103,14 @@ static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
   bool uses_cache = t->cache.data && t->cache.data == e->data;
   if (uses_cache)
     CLV_TRY(clv_trainer_make_front_leaf(t, s->context, batch->index, x, &sequences, &in[0], err));
-  for (uint32_t i = uses_cache; i < last; i++) {
+  for (uint32_t i = uses_cache; i < last_stage; i++) {
     CLV_TRY(clv_trainer_stage_inputs(t, s->context, i, x, &sequences, in, &n, err));
-    CLV_TRY(clv_trainer_charge_direct(t, i, s->n, (uint64_t)sequences.rows, false, err));
+    CLV_TRY(clv_trainer_charge_direct_flows(t, i, s->n, (uint64_t)sequences.rows, false, err));
     CLV_TRY_API(cleave_call(t->runtime, s->context, t->modules[i], in, n, &in[0], CLV_API_ERROR));
   }
-  CLV_TRY(clv_trainer_stage_inputs(t, s->context, last, x, &sequences, in, &n, err));
-  CLV_TRY_API(cleave_rpc_async(t->runtime, s->context, t->modules[last], in, n, ret, &s->output,
-                               CLV_API_ERROR));
+  CLV_TRY(clv_trainer_stage_inputs(t, s->context, last_stage, x, &sequences, in, &n, err));
+  CLV_TRY_API(cleave_rpc_async(t->runtime, s->context, t->modules[last_stage], in, n, ret,
+                               &s->output, CLV_API_ERROR));
   return CLV_OK;
 }
 
@@ -159,9 +159,9 @@ static clv_code send_batch(evaluation *e, clv_err *err) {
 
 static clv_code load_local_loss(clv_trainer *t, cleave_module **ret, clv_err *err) {
   bool is_at_master = t->b->stages[t->b->n_stages].worker < 0;
-  if (!is_at_master && !t->local_loss)
-    CLV_TRY(clv_trainer_load_loss(t, "(loss at the master)", -1, &t->local_loss, err));
-  *ret = is_at_master ? t->modules[t->b->n_stages] : t->local_loss;
+  if (!is_at_master && !t->local_loss_module)
+    CLV_TRY(clv_trainer_load_loss(t, "(loss at the master)", -1, &t->local_loss_module, err));
+  *ret = is_at_master ? t->modules[t->b->n_stages] : t->local_loss_module;
   return CLV_OK;
 }
 
@@ -182,7 +182,7 @@ static clv_code compute_loss(evaluation *e, size_t start, size_t n, float *ret, 
   bool is_packed = t->b->stages[t->b->n_stages].graph->nodes[0].max_positions;
   cleave_context context;
   cleave_reference loss_inputs[CLV_MAX_INPUTS];
-  cleave_future loss;
+  cleave_future loss_future;
   cleave_module *module;
   cleave_tensor packed_part;
   clv_sequences sequences;
@@ -195,9 +195,9 @@ static clv_code compute_loss(evaluation *e, size_t start, size_t n, float *ret, 
       cleave_leaf(t->runtime, context, &packed_part, false, &loss_inputs[0], CLV_API_ERROR));
   CLV_TRY(clv_trainer_loss_inputs(t, context, &sequences, e->received_answers.y, loss_inputs, &n_in,
                                   err));
-  CLV_TRY_API(
-      cleave_rpc_async(t->runtime, context, module, loss_inputs, n_in, NULL, &loss, CLV_API_ERROR));
-  CLV_TRY_API(cleave_wait(t->runtime, loss, 0, &t->fetched_value, CLV_API_ERROR));
+  CLV_TRY_API(cleave_rpc_async(t->runtime, context, module, loss_inputs, n_in, NULL, &loss_future,
+                               CLV_API_ERROR));
+  CLV_TRY_API(cleave_wait(t->runtime, loss_future, 0, &t->fetched_value, CLV_API_ERROR));
   *ret = *(const float *)t->fetched_value.data;
   CLV_TRY_API(cleave_context_end(t->runtime, context, CLV_API_ERROR));
   return CLV_OK;
@@ -315,19 +315,22 @@ static clv_code add_targets_of_record(const evaluation *e, size_t record, const 
 static clv_code add_scores(const evaluation *e, const float *outputs, size_t start, size_t n,
                            clv_err *err) {
   const clv_tensor *y = e->received_answers.y, *x = e->received_answers.outputs;
-  size_t labels = y->n / (size_t)y->shape.dim[0], width = x->n / (size_t)x->shape.dim[0];
+  size_t labels_per_row = y->n / (size_t)y->shape.dim[0],
+         outputs_per_row = x->n / (size_t)x->shape.dim[0];
   if (!e->scores) return CLV_OK;
   for (size_t i = 0; i < n; i++) {
     size_t record = e->record_of_row[start + i];
-    const float *row = outputs + i * width;
+    const float *row = outputs + i * outputs_per_row;
     if (e->t->config->loss.n_targets)
-      CLV_TRY(add_targets_of_record(e, record, row, (const float *)y->data + (start + i) * labels,
-                                    err));
+      CLV_TRY(add_targets_of_record(e, record, row,
+                                    (const float *)y->data + (start + i) * labels_per_row, err));
     else if (y->dtype != CLV_I64)
-      CLV_TRY(add_f32_record(e, record, row, (const float *)y->data + (start + i) * labels, err));
+      CLV_TRY(add_f32_record(e, record, row, (const float *)y->data + (start + i) * labels_per_row,
+                             err));
     else
       CLV_TRY(clv_score_add(e->scores[0], record, row,
-                            (const int64_t *)y->data + (start + i) * labels, labels, err));
+                            (const int64_t *)y->data + (start + i) * labels_per_row, labels_per_row,
+                            err));
   }
   return CLV_OK;
 }
@@ -354,11 +357,11 @@ static clv_code evaluate_rows(evaluation *e, size_t start, size_t n, clv_step_re
 }
 
 static clv_code evaluate_collected_rows(evaluation *e, clv_step_result *ret, clv_err *err) {
-  size_t batch = (size_t)e->t->b->eval_size;
+  size_t batch_size = (size_t)e->t->b->eval_size;
   if (!e->collects_all_rows || !e->received_answers.y) return CLV_OK;
   e->record_of_row = e->rows->index;
-  for (size_t at = 0; at < e->rows->n; at += batch)
-    CLV_TRY(evaluate_rows(e, at, CLV_MIN(batch, e->rows->n - at), ret, err));
+  for (size_t at = 0; at < e->rows->n; at += batch_size)
+    CLV_TRY(evaluate_rows(e, at, CLV_MIN(batch_size, e->rows->n - at), ret, err));
   return CLV_OK;
 }
 
@@ -368,8 +371,8 @@ static size_t count_collected_rows(const evaluation *e) {
   return e->collects_all_rows ? e->rows->n : CLV_MIN((size_t)e->t->b->eval_size, e->rows->n);
 }
 
-static clv_code new_rows_tensor(const evaluation *e, clv_dtype dtype, const clv_shape *batch_shape,
-                                clv_tensor **ret, clv_err *err) {
+static clv_code make_rows_tensor(const evaluation *e, clv_dtype dtype, const clv_shape *batch_shape,
+                                 clv_tensor **ret, clv_err *err) {
   clv_shape shape = *batch_shape;
   shape.dim[0] = (int64_t)count_collected_rows(e);
   return clv_tensor_new(dtype, &shape, ret, err);
@@ -378,10 +381,10 @@ static clv_code new_rows_tensor(const evaluation *e, clv_dtype dtype, const clv_
 /* Allocates labels and lengths, with the shapes of the first batch. */
 static clv_code allocate_labels(evaluation *e, const eval_slot *s, clv_err *err) {
   if (s->y && !e->received_answers.y)
-    CLV_TRY(new_rows_tensor(e, s->y->dtype, &s->y->shape, &e->received_answers.y, err));
+    CLV_TRY(make_rows_tensor(e, s->y->dtype, &s->y->shape, &e->received_answers.y, err));
   if (s->lengths && !e->received_answers.lengths)
-    CLV_TRY(new_rows_tensor(e, s->lengths->dtype, &s->lengths->shape, &e->received_answers.lengths,
-                            err));
+    CLV_TRY(make_rows_tensor(e, s->lengths->dtype, &s->lengths->shape, &e->received_answers.lengths,
+                             err));
   return CLV_OK;
 }
 
@@ -453,7 +456,7 @@ static clv_code allocate_outputs(evaluation *e, bool wants_predictions, clv_err 
   for (int i = 1; i < out->shape.rank; i++) row_bytes *= (size_t)out->shape.dim[i];
   e->collects_all_rows = wants_predictions || (clv_mul_size(e->rows->n, row_bytes, &bytes) &&
                                                bytes <= (size_t)MAX_COLLECTED_BYTES);
-  return new_rows_tensor(e, CLV_F32, &out->shape, &e->received_answers.outputs, err);
+  return make_rows_tensor(e, CLV_F32, &out->shape, &e->received_answers.outputs, err);
 }
 
 clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
@@ -467,7 +470,7 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
   t->cache.use = CLV_CACHE_NONE;
   if (t->cache.data == data) clv_trainer_choose_cache_use(t, rows->index, rows->n);
   CLV_TRY(clv_trainer_allow_batch(t, CLV_MIN((uint64_t)t->b->eval_size, rows->n), false, err));
-  CLV_TRY(draw_order(&e, err));
+  CLV_TRY(draw_sending_order(&e, err));
   if (rows->n || predictions) CLV_TRY(allocate_outputs(&e, predictions != NULL, err));
   CLV_TRY(send_and_evaluate(&e, ret, err));
   if (predictions) *predictions = clv_tensor_ref(e.received_answers.outputs);

@@ -12,22 +12,23 @@
 
 #include "master/train/train_int.h"
 
-/* First part of the text from which the cache's key is derived, for BY_NUMBER and for BY_POSITION.
- * The keys differ, so that a row is never used for another record. */
-static const char *const key_texts[] = {"cleave cache by number", "cleave cache"};
+/* First part of the text from which the cache's key is derived, for ROW_ID_NUMBER and for
+ * ROW_ID_POSITION. The keys differ, so that a row is never used for another record. */
+static const char *const key_derivation_prefixes[] = {"cleave cache by number", "cleave cache"};
 /* Identity of a row in the cache: a drawn number, or, up to version 0.7, the record's position in
  * the files. */
-enum { BY_NUMBER, BY_POSITION };
+enum { ROW_ID_NUMBER, ROW_ID_POSITION };
 
-static clv_code derive_cache_key(const clv_trainer *t, const clv_sha256 *secret, int identity_kind,
+static clv_code derive_cache_key(const clv_trainer *t, const clv_sha256 *secret, int row_id_kind,
                                  clv_sha256 *ret, clv_err *err) {
   const clv_graph *g = t->b->stages[0].graph;
-  char shape[160], text[320];
-  int n = snprintf(text, sizeof text, "%s of %llu records, %s %s", key_texts[identity_kind],
-                   (unsigned long long)t->cache.worker_cache.records,
-                   clv_dtype_name(g->nodes[g->output_node].dtype),
-                   clv_shape_format(&g->nodes[g->output_node].shape, shape, sizeof shape));
-  return clv_hmac_sha256(secret, text, (size_t)n, ret, err);
+  char shape_text[160], key_text[320];
+  int n = snprintf(
+      key_text, sizeof key_text, "%s of %llu records, %s %s", key_derivation_prefixes[row_id_kind],
+      (unsigned long long)t->cache.worker_cache.records,
+      clv_dtype_name(g->nodes[g->output_node].dtype),
+      clv_shape_format(&g->nodes[g->output_node].shape, shape_text, sizeof shape_text));
+  return clv_hmac_sha256(secret, key_text, (size_t)n, ret, err);
 }
 
 /* Draws the number of each record. The numbers are derived from the secret of the run, so a resumed
@@ -51,12 +52,13 @@ static clv_code draw_row_numbers(clv_trainer *t, const clv_sha256 *secret, clv_e
  * positions in the files. */
 static clv_code delete_old_rows(clv_trainer *t, const clv_sha256 *secret, uint64_t *ret_rows,
                                 clv_err *err) {
-  enum { DELETE_TIMEOUT_MS = 3000 };
+  enum { CACHE_DELETE_TIMEOUT_MS = 3000 };
   cleave_cached old_cache = t->cache.worker_cache;
   clv_err ignored;
   if (t->use != CLV_TRAINER_RESUMED_RUN) return CLV_OK;
-  CLV_TRY(derive_cache_key(t, secret, BY_POSITION, &old_cache.key, err));
-  if (cleave_cache_end(&old_cache, DELETE_TIMEOUT_MS, ret_rows, &ignored) != CLV_OK) *ret_rows = 0;
+  CLV_TRY(derive_cache_key(t, secret, ROW_ID_POSITION, &old_cache.key, err));
+  if (cleave_cache_end(&old_cache, CACHE_DELETE_TIMEOUT_MS, ret_rows, &ignored) != CLV_OK)
+    *ret_rows = 0;
   return CLV_OK;
 }
 
@@ -64,12 +66,12 @@ static clv_code delete_old_rows(clv_trainer *t, const clv_sha256 *secret, uint64
  * attempt finished its first epoch. NULL: some row is missing, or the worker did not answer; then
  * the trainer sends all rows. */
 static const char *find_worker_with_all_rows(clv_trainer *t) {
-  enum { COUNT_TIMEOUT_MS = 3000 };
+  enum { ROW_COUNT_TIMEOUT_MS = 3000 };
   clv_trainer_cache_rows *c = &t->cache;
   uint64_t rows;
   clv_err ignored;
   if (t->use != CLV_TRAINER_RESUMED_RUN) return NULL;
-  if (cleave_cache_count(&c->worker_cache, COUNT_TIMEOUT_MS, &rows, &ignored) != CLV_OK ||
+  if (cleave_cache_count(&c->worker_cache, ROW_COUNT_TIMEOUT_MS, &rows, &ignored) != CLV_OK ||
       rows != c->worker_cache.records)
     return NULL;
   memset(c->is_row_sent, true, (size_t)c->worker_cache.records * sizeof *c->is_row_sent);
@@ -87,7 +89,7 @@ clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const 
                                     .records = clv_dataset_count(data),
                                     .keep_s = t->config->stages[0].cache_ttl_ms / 1000,
                                     .n = 1};
-  CLV_TRY(derive_cache_key(t, secret, BY_NUMBER, &c->worker_cache.key, err));
+  CLV_TRY(derive_cache_key(t, secret, ROW_ID_NUMBER, &c->worker_cache.key, err));
   size_t max_records = (size_t)CLV_MAX(t->b->micro_size, t->b->eval_size);
   CLV_TRY(clv_alloc((size_t)c->worker_cache.records, sizeof *c->is_row_sent, &c->is_row_sent, err));
   CLV_TRY(clv_alloc(max_records, sizeof *c->batch_numbers, &c->batch_numbers, err));
@@ -106,13 +108,13 @@ clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const 
 
 clv_code clv_trainer_end_cache(clv_trainer *t, const char **ret_worker, uint64_t *ret_rows,
                                clv_err *err) {
-  enum { DELETE_TIMEOUT_MS = 3000 };
+  enum { CACHE_DELETE_TIMEOUT_MS = 3000 };
   *ret_worker = NULL;
   *ret_rows = 0;
   if (!t->cache.data) return CLV_OK;
   *ret_worker = cleave_module_node(t->modules[1]);
   t->cache.data = NULL;
-  return cleave_cache_end(&t->cache.worker_cache, DELETE_TIMEOUT_MS, ret_rows, err);
+  return cleave_cache_end(&t->cache.worker_cache, CACHE_DELETE_TIMEOUT_MS, ret_rows, err);
 }
 
 static bool are_all_rows_sent(const clv_trainer *t, const uint32_t *index, size_t n) {

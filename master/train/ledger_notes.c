@@ -15,7 +15,7 @@
 #include "master/train/train_int.h"
 
 /* Returns the identity of the stage's worker. */
-static const char *identity_of(const clv_trainer *t, uint32_t stage) {
+static const char *worker_identity_of_stage(const clv_trainer *t, uint32_t stage) {
   return t->config->workers[t->b->stages[stage].worker].identity;
 }
 
@@ -25,8 +25,8 @@ static clv_code add_param(clv_ledger_list *o, const clv_trainer *t, uint32_t sta
                           const char *name, clv_err *err) {
   clv_sha256 digest;
   if (!t->b->run_secret) return CLV_OK;
-  CLV_TRY(clv_ledger_name_of_param(t->b->run_secret, name, &digest, err));
-  return clv_ledger_list_add(o, identity_of(t, stage), CLV_LEDGER_RUN, &digest, err);
+  CLV_TRY(clv_ledger_hash_param_name(t->b->run_secret, name, &digest, err));
+  return clv_ledger_list_add(o, worker_identity_of_stage(t, stage), CLV_LEDGER_RUN, &digest, err);
 }
 
 /* Adds the parameters of a stage, and the parameters of other stages that layers of this stage are
@@ -48,26 +48,27 @@ static clv_code add_keys(clv_ledger_list *o, const clv_trainer *t, uint32_t stag
   clv_sha256 digest;
   for (int k = 0; k < g->n_nodes; k++) {
     if (g->nodes[k].op == CLV_OP_INPUT) continue;
-    CLV_TRY(clv_ledger_name_of_key(t->config, g, k, &digest, err));
-    CLV_TRY(clv_ledger_list_add(o, identity_of(t, stage), CLV_LEDGER_KEY, &digest, err));
+    CLV_TRY(clv_ledger_hash_graph_node(t->config, g, k, &digest, err));
+    CLV_TRY(
+        clv_ledger_list_add(o, worker_identity_of_stage(t, stage), CLV_LEDGER_KEY, &digest, err));
   }
   return CLV_OK;
 }
 
-static bool is_in_ledger(const clv_trainer *t, uint32_t stage) {
+static bool belongs_in_ledger(const clv_trainer *t, uint32_t stage) {
   return t->use != CLV_TRAINER_TRIAL /* a trial's seed is discarded */ &&
          t->b->stages[stage].worker >= 0;
 }
 
 clv_code clv_trainer_check_ledger(const clv_trainer *t, clv_err *err) {
   bool needs_ledger = false;
-  for (uint32_t i = 0; i < t->b->n_stages; i++) needs_ledger |= is_in_ledger(t, i);
+  for (uint32_t i = 0; i < t->b->n_stages; i++) needs_ledger |= belongs_in_ledger(t, i);
   return needs_ledger ? clv_ledger_check_writable(err) : CLV_OK;
 }
 
 clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *err) {
   CLV_AUTO(clv_ledger_list_done) clv_ledger_list o = {0};
-  if (!is_in_ledger(t, stage)) return CLV_OK;
+  if (!belongs_in_ledger(t, stage)) return CLV_OK;
   CLV_TRY(add_keys(&o, t, stage, err));
   if (t->use == CLV_TRAINER_NEW_RUN) CLV_TRY(add_params(&o, t, stage, err));
   return clv_ledger_add(o.items, o.n, err);
@@ -80,7 +81,7 @@ clv_code clv_trainer_new_samples(const clv_trainer *t, uint32_t stage, cleave_st
                                  clv_err *err) {
   *ret = NULL;
   bool has_values = kind == CLEAVE_STATE_WEIGHTS || t->config->train.ema > 0;
-  if (!is_in_ledger(t, stage) || !has_values) return CLV_OK;
+  if (!belongs_in_ledger(t, stage) || !has_values) return CLV_OK;
   CLV_TRY(clv_alloc(n, sizeof **ret, ret, err));
   /* The result is ignored: if the rank or type of a tensor needs no sample, its sample stays empty,
    * and clv_trainer_note_values adds no line for the tensor. */
@@ -97,7 +98,7 @@ void clv_trainer_free_samples(clv_weights_sample *samples, size_t n) {
 
 clv_code clv_trainer_note_params(const clv_trainer *t, uint32_t stage, clv_err *err) {
   CLV_AUTO(clv_ledger_list_done) clv_ledger_list o = {0};
-  if (!is_in_ledger(t, stage)) return CLV_OK;
+  if (!belongs_in_ledger(t, stage)) return CLV_OK;
   CLV_TRY(add_params(&o, t, stage, err));
   return clv_ledger_add(o.items, o.n, err);
 }
@@ -108,7 +109,7 @@ clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
   if (samples) CLV_TRY(add_params(&o, t, stage, err));
   for (size_t i = 0; samples && i < n; i++)
     if (samples[i].n_parts)
-      CLV_TRY(clv_ledger_list_add_sample(&o, identity_of(t, stage), &samples[i], err));
+      CLV_TRY(clv_ledger_list_add_sample(&o, worker_identity_of_stage(t, stage), &samples[i], err));
   return clv_ledger_add(o.items, o.n, err);
 }
 
@@ -118,9 +119,9 @@ static clv_code fill_sample(const clv_weights_file *f, const clv_weights_entry *
                             clv_weights_sample *s, clv_err *err) {
   CLV_AUTO(clv_freep) char *chunk = NULL;
   size_t size = clv_dtype_size(e->dtype);
-  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
+  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK_VALUES, size, &chunk, err));
   for (uint64_t at = 0; at < e->bytes;) {
-    size_t n = (size_t)CLV_MIN(e->bytes - at, (uint64_t)CLV_SAMPLE_CHUNK * size);
+    size_t n = (size_t)CLV_MIN(e->bytes - at, (uint64_t)CLV_SAMPLE_CHUNK_VALUES * size);
     CLV_TRY(clv_weights_read_range(f, e, at, chunk, n, err));
     clv_weights_sample_add(s, at, chunk, n);
     at += n;

@@ -17,16 +17,19 @@
 #include "master/train/train_int.h"
 
 enum {
-  N_WARM_STEPS = 1,  /* first steps, in which nodes make plans, so their times do not count */
-  N_FIRST_STEPS = 4, /* first steps, each of which is measured except the warm ones */
-  MEASURE_INTERVAL_STEPS = 16, /* steps between two measurements, after the first N_FIRST_STEPS */
+  N_WARM_UP_STEPS = 1, /* first steps, in which nodes make plans, so their times do not count */
+  N_FIRST_MEASURED_STEPS = 4, /* first steps, each of which is measured except the warm ones */
+  MEASURE_INTERVAL_STEPS =
+      16, /* steps between two measurements, after the first N_FIRST_MEASURED_STEPS */
   MIN_WAITS_INTERVAL_MS = 200, /* shortest time between two steps measured only for on_waits */
 };
-/* UNUSUAL_SHARE: deviation from the usual duration, relative to it, that makes a step unusual.
- * MIN_GAIN: smallest part of a step's duration that a new window must save. SLACK_SHARE, SLACK_S: a
- * tensor has queued only if it took longer than the quickest one by more than SLACK_SHARE of the
- * quickest one's time plus SLACK_S. */
-static const double UNUSUAL_SHARE = 0.25, MIN_GAIN = 0.02, SLACK_SHARE = 0.1, SLACK_S = 0.001;
+/* UNUSUAL_STEP_DEVIATION: deviation from the usual duration, relative to it, that makes a step
+ * unusual. MIN_WINDOW_GAIN: smallest part of a step's duration that a new window must save.
+ * QUEUEING_SLACK_SHARE, QUEUEING_SLACK_S: a tensor has queued only if it took longer than the
+ * quickest one by more than QUEUEING_SLACK_SHARE of the quickest one's time plus
+ * QUEUEING_SLACK_S. */
+static const double UNUSUAL_STEP_DEVIATION = 0.25, MIN_WINDOW_GAIN = 0.02,
+                    QUEUEING_SLACK_SHARE = 0.1, QUEUEING_SLACK_S = 0.001;
 
 /* ---- choice of the steps to measure ---------------------------------------------------------- */
 
@@ -40,14 +43,15 @@ bool clv_step_meter_begin(clv_trainer *t) {
 
 static void plan_next_measurement(clv_step_meter *w, uint64_t n_committed_steps) {
   w->next_measured_step =
-      n_committed_steps + (n_committed_steps < N_FIRST_STEPS ? 0 : MEASURE_INTERVAL_STEPS);
+      n_committed_steps + (n_committed_steps < N_FIRST_MEASURED_STEPS ? 0 : MEASURE_INTERVAL_STEPS);
 }
 
 /* Makes the next step a measured one if this step took clearly longer or shorter than usual. */
 static void detect_unusual_step(clv_step_meter *w, uint64_t n_committed_steps, double step_s) {
-  bool is_unusual =
-      w->usual_step_s > 0 && fabs(step_s - w->usual_step_s) > UNUSUAL_SHARE * w->usual_step_s;
-  if (is_unusual && n_committed_steps > N_FIRST_STEPS) w->next_measured_step = n_committed_steps;
+  bool is_unusual = w->usual_step_s > 0 &&
+                    fabs(step_s - w->usual_step_s) > UNUSUAL_STEP_DEVIATION * w->usual_step_s;
+  if (is_unusual && n_committed_steps > N_FIRST_MEASURED_STEPS)
+    w->next_measured_step = n_committed_steps;
   w->usual_step_s = w->usual_step_s > 0 ? 0.8 * w->usual_step_s + 0.2 * step_s : step_s;
 }
 
@@ -63,9 +67,9 @@ void clv_trainer_on_event(void *user, cleave_context context, const cleave_event
   (void)context;
   if (w->n_events == w->cap_events) {
     size_t new_cap = w->cap_events ? 2 * w->cap_events : 1024;
-    cleave_event *grown = realloc(w->events, new_cap * sizeof *grown);
-    if (!grown) return; /* out of memory: the measurement lacks these events */
-    w->events = grown;
+    cleave_event *grown_events = realloc(w->events, new_cap * sizeof *grown_events);
+    if (!grown_events) return; /* out of memory: the measurement lacks these events */
+    w->events = grown_events;
     w->cap_events = new_cap;
   }
   w->events[w->n_events++] = *event;
@@ -90,11 +94,11 @@ bool clv_step_meter_locate(const clv_trainer *t, const clv_placed_schedule *l,
     return false;
   }
   const cleave_reference *r =
-      bsearch(&e->reference.id, t->references, (size_t)l->n_micro * n_stages, sizeof *r,
-              compare_reference_id);
+      bsearch(&e->reference.id, t->output_references, (size_t)l->n_micro_batches * n_stages,
+              sizeof *r, compare_reference_id);
   if (!r) return false;
-  *ret_stage = (uint32_t)(r - t->references) % n_stages;
-  *ret_micro = (uint32_t)(r - t->references) / n_stages;
+  *ret_stage = (uint32_t)(r - t->output_references) % n_stages;
+  *ret_micro = (uint32_t)(r - t->output_references) / n_stages;
   return true;
 }
 
@@ -152,7 +156,7 @@ static void read_transfers(const clv_trainer *t, const clv_placed_schedule *l, u
                            bool is_forward, transfer *list) {
   cleave_event_kind out = is_forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
   cleave_event_kind in = is_forward ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
-  memset(list, 0, l->n_micro * sizeof *list);
+  memset(list, 0, l->n_micro_batches * sizeof *list);
   for (size_t i = 0; i < t->step_meter.n_events; i++) {
     const cleave_event *e = &t->step_meter.events[i];
     uint32_t event_stage, k;
@@ -169,7 +173,8 @@ static void read_transfers(const clv_trainer *t, const clv_placed_schedule *l, u
 static bool has_queued(const transfer *p, const transfer *previous, double quickest_s) {
   bool has_overlapped = previous->received_s > 0 && p->sent_s > 0 &&
                         p->sent_s < previous->received_s && p->received_s > previous->received_s;
-  return has_overlapped && p->received_s - p->sent_s > (1 + SLACK_SHARE) * quickest_s + SLACK_S;
+  return has_overlapped &&
+         p->received_s - p->sent_s > (1 + QUEUEING_SLACK_SHARE) * quickest_s + QUEUEING_SLACK_S;
 }
 
 /* Estimates the latency of a link and the transfer time of a tensor from the times of n tensors.
@@ -208,10 +213,10 @@ static void estimate_edge_times(const clv_trainer *t, const clv_placed_schedule 
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     double backward_latency_s = 0, known_latency_s = compute_half_round_trip(t, i, round_trip_s);
     read_transfers(t, l, i, true, transfers);
-    estimate_link(transfers, l->n_micro, known_latency_s, &c->latency_seconds[i],
+    estimate_link(transfers, l->n_micro_batches, known_latency_s, &c->latency_seconds[i],
                   &c->serialise_forward_seconds[i], s);
     read_transfers(t, l, i, false, transfers);
-    if (estimate_link(transfers, l->n_micro, known_latency_s, &backward_latency_s,
+    if (estimate_link(transfers, l->n_micro_batches, known_latency_s, &backward_latency_s,
                       &c->serialise_backward_seconds[i], s))
       c->latency_seconds[i] = fmin(c->latency_seconds[i], backward_latency_s);
   }
@@ -234,10 +239,10 @@ clv_code clv_step_meter_measure(clv_trainer *t, const clv_placed_schedule *l, cl
                                 clv_err *err) {
   CLV_AUTO(clv_freep) double *list = NULL, *round_trip_s = NULL;
   CLV_AUTO(clv_freep) transfer *transfers = NULL;
-  size_t max_samples = CLV_MAX(t->step_meter.n_events, (size_t)l->n_micro);
+  size_t max_samples = CLV_MAX(t->step_meter.n_events, (size_t)l->n_micro_batches);
   CLV_TRY(clv_alloc(max_samples + 1, sizeof *list, &list, err));
   CLV_TRY(clv_alloc(t->config->n_workers + 1, sizeof *round_trip_s, &round_trip_s, err));
-  CLV_TRY(clv_alloc(l->n_micro, sizeof *transfers, &transfers, err));
+  CLV_TRY(clv_alloc(l->n_micro_batches, sizeof *transfers, &transfers, err));
   number_list s = {.list = list};
   *ret = (clv_sched_costs){.sends_input_gradient_first = true};
   CLV_TRY(ping_all_workers(t, round_trip_s, err));
@@ -270,15 +275,16 @@ static uint32_t find_slowest_edge(const clv_trainer *t, const clv_sched_costs *c
 static void set_window_notice(clv_trainer *t, uint32_t window, double new_step_s,
                               double present_step_s, const clv_sched_costs *c) {
   uint32_t slowest_edge = find_slowest_edge(t, c);
-  const char *next_stage =
+  const char *next_stage_name =
       slowest_edge + 1 < t->b->n_stages ? t->config->stages[slowest_edge + 1].name : "the loss";
-  char previous_window[32] = "";
-  if (t->window) snprintf(previous_window, sizeof previous_window, " (was %u)", t->window);
+  char previous_window_text[32] = "";
+  if (t->window)
+    snprintf(previous_window_text, sizeof previous_window_text, " (was %u)", t->window);
   snprintf(
       t->notice, sizeof t->notice,
       "window %u%s: %s -> %s takes %.1f ms and %.1f ms on the link; a step is expected to take "
       "%.0f ms instead of %.0f",
-      window, previous_window, t->config->stages[slowest_edge].name, next_stage,
+      window, previous_window_text, t->config->stages[slowest_edge].name, next_stage_name,
       1e3 * c->latency_seconds[slowest_edge], 1e3 * c->serialise_forward_seconds[slowest_edge],
       1e3 * new_step_s, 1e3 * present_step_s);
 }
@@ -288,11 +294,11 @@ static clv_code choose_window(clv_trainer *t, const clv_placed_schedule *l,
   uint32_t window;
   double new_step_s, present_step_s;
   CLV_TRY(clv_sched_find_window(&l->sched->shape, c, &window, err));
-  window = CLV_MIN(window, l->n_micro);
+  window = CLV_MIN(window, l->n_micro_batches);
   if (window == t->window) return CLV_OK;
   CLV_TRY(simulate_step_seconds(l, window, c, &new_step_s, err));
   CLV_TRY(clv_sched_round_seconds(l->sched, c, &present_step_s, err));
-  if (new_step_s > (1 - MIN_GAIN) * present_step_s) return CLV_OK;
+  if (new_step_s > (1 - MIN_WINDOW_GAIN) * present_step_s) return CLV_OK;
   set_window_notice(t, window, new_step_s, present_step_s, c);
   t->window = window;
   t->costs = *c;
@@ -310,7 +316,7 @@ static void report_waits(clv_trainer *t, const clv_placed_schedule *l) {
 clv_code clv_step_meter_end(clv_trainer *t, const clv_placed_schedule *l, bool is_measured,
                             double seconds, clv_err *err) {
   clv_step_meter *w = &t->step_meter;
-  bool can_choose_window = t->n_committed_steps > N_WARM_STEPS && l->n_micro > 1;
+  bool can_choose_window = t->n_committed_steps > N_WARM_UP_STEPS && l->n_micro_batches > 1;
   if (!is_measured) {
     detect_unusual_step(w, t->n_committed_steps, seconds);
     return CLV_OK;

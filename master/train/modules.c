@@ -68,7 +68,7 @@ static clv_code refuse_tf32_at_worker(const clv_trainer *t, const clv_stage_spec
 static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[i];
   const clv_stage_spec *spec = &t->config->stages[i];
-  const char *receivers[2];
+  const char *receiver_names[2];
   CLV_AUTO(clv_freep) cleave_tie *ties = NULL;
   size_t n_ties;
   CLV_TRY(list_ties(t, i, &ties, &n_ties, err));
@@ -89,8 +89,8 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .frozen = frozen,
                              .frozen_is_final = true,
                              .frozen_bf16 = spec->lora.base_type == CLV_COMPUTE_BF16,
-                             .direct_to = receivers,
-                             .n_direct_to = list_direct_receivers(t, i, receivers),
+                             .direct_to = receiver_names,
+                             .n_direct_to = list_direct_receivers(t, i, receiver_names),
                              .initialized = initialized,
                              .ties = ties,
                              .n_ties = n_ties,
@@ -99,7 +99,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
   for (int k = 0; k < s->params->n; k++)
     if (s->params->list[k].frozen) frozen[o.n_frozen++] = s->params->list[k].name;
   for (int k = 0; o.artifact && k < s->params->n; k++)
-    if (clv_stage_param_is_new(spec, s->params->list[k].name))
+    if (clv_stage_is_param_new(spec, s->params->list[k].name))
       initialized[o.n_initialized++] = s->params->list[k].name;
   clv_sha256 digest;
   if (o.artifact && (!o.artifact_sha256 || !clv_sha256_parse(o.artifact_sha256, &digest)))
@@ -236,18 +236,19 @@ static clv_code connect_workers(clv_trainer *t, clv_err *err) {
 static clv_code prepare_trainer(clv_trainer *t, clv_err *err) {
   const clv_blueprint *b = t->b;
   const clv_placed_schedule *first_schedule;
-  t->n_round_steps = clv_pipeline_steps_in_round(t->config);
-  size_t n_elements = (size_t)b->max_micro_batches * t->n_round_steps;
+  t->n_round_steps = clv_pipeline_steps_per_round(t->config);
+  size_t n_round_micro_batches = (size_t)b->max_micro_batches * t->n_round_steps;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof(cleave_module *), &t->modules, err));
-  CLV_TRY(clv_alloc(n_elements, sizeof *t->micro_batches, &t->micro_batches, err));
+  CLV_TRY(clv_alloc(n_round_micro_batches, sizeof *t->micro_batches, &t->micro_batches, err));
   CLV_TRY(clv_alloc(b->max_micro_batches, sizeof *t->micro_batch_rows, &t->micro_batch_rows, err));
-  CLV_TRY(clv_alloc(n_elements, sizeof *t->losses, &t->losses, err));
-  CLV_TRY(clv_alloc(n_elements, sizeof *t->loss_shares, &t->loss_shares, err));
-  CLV_TRY(clv_alloc(n_elements * (b->n_stages + 1), sizeof *t->references, &t->references, err));
+  CLV_TRY(clv_alloc(n_round_micro_batches, sizeof *t->loss_references, &t->loss_references, err));
+  CLV_TRY(clv_alloc(n_round_micro_batches, sizeof *t->loss_shares, &t->loss_shares, err));
+  CLV_TRY(clv_alloc(n_round_micro_batches * (b->n_stages + 1), sizeof *t->output_references,
+                    &t->output_references, err));
   CLV_TRY(clv_alloc(t->n_round_steps, sizeof *t->held_batches, &t->held_batches, err));
   CLV_TRY(clv_alloc(b->n_stages, sizeof *t->is_stage_fetched, &t->is_stage_fetched, err));
   CLV_TRY(clv_alloc(2 * t->n_round_steps, sizeof *t->results, &t->results, err));
-  t->window = clv_pipeline_first_window(t->config);
+  t->window = clv_pipeline_initial_window(t->config);
   t->step_meter.next_measured_step = 1; /* nodes make plans in step 0, so its times do not count */
   t->step_meter.is_window_auto = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
                                  t->config->pipeline.window == CLV_WINDOW_AUTO &&
@@ -294,17 +295,18 @@ void clv_trainer_close(clv_trainer *t) {
   free(t->held_batches);
   free(t->is_stage_fetched);
   free(t->results);
-  free(t->references);
+  free(t->output_references);
   free(t->modules);
   free(t->target_losses);
   free(t->micro_batches);
   free(t->micro_batch_rows);
-  free(t->losses);
+  free(t->loss_references);
   free(t->loss_shares);
   free(t);
 }
 
-void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_sent_bytes, uint64_t *ret_received_bytes) {
+void clv_trainer_count_traffic(clv_trainer *t, uint64_t *ret_sent_bytes,
+                               uint64_t *ret_received_bytes) {
   cleave_link_totals c;
   cleave_get_link_totals(t->runtime, &c);
   *ret_sent_bytes = c.bytes_up;
@@ -327,7 +329,7 @@ const char *clv_trainer_take_notice(clv_trainer *t) {
   return t->taken_notice[0] ? t->taken_notice : NULL;
 }
 
-void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out) {
+void clv_trainer_append_schedule_text(const clv_trainer *t, clv_bytes *out) {
   if (t->n_schedules) clv_sched_format(t->schedules[0]->sched, out);
 }
 uint64_t clv_trainer_step_count(const clv_trainer *t) { return t->n_committed_steps; }

@@ -26,11 +26,11 @@ clv_code clv_trainer_select_sequences(const clv_trainer *t, clv_tensor *const *x
   if (t->b->lengths_input < 0) return CLV_OK;
   const int64_t *lengths = (const int64_t *)x[t->b->lengths_input]->data + start;
   int64_t max_rows = (int64_t)n * t->b->max_positions,
-          size_step = (max_rows + CLV_PACKED_SIZES - 1) / CLV_PACKED_SIZES;
+          rows_multiple = (max_rows + CLV_N_PACKED_SIZES - 1) / CLV_N_PACKED_SIZES;
   CLV_TRY(clv_check_packed(lengths, (int64_t)n, t->b->max_positions, max_rows, err));
   int64_t n_used_rows = CLV_MAX(clv_packed_rows_before(lengths, (int64_t)n), 1);
   ret->lengths = lengths;
-  ret->rows = CLV_MIN((n_used_rows + size_step - 1) / size_step * size_step, max_rows);
+  ret->rows = CLV_MIN((n_used_rows + rows_multiple - 1) / rows_multiple * rows_multiple, max_rows);
   return CLV_OK;
 }
 
@@ -43,9 +43,9 @@ static clv_code resize_pack_buffer(clv_trainer *t, cleave_tensor *tensor, int64_
               ? CLV_OK
               : clv_fail(err, CLV_EXHAUSTED, "a part of %zu values", n));
   if (bytes > t->pack_buffer_bytes) {
-    void *grown = realloc(t->pack_buffer, bytes);
-    if (!grown) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", bytes);
-    t->pack_buffer = grown;
+    void *grown_buffer = realloc(t->pack_buffer, bytes);
+    if (!grown_buffer) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", bytes);
+    t->pack_buffer = grown_buffer;
     t->pack_buffer_bytes = bytes;
   }
   tensor->data = t->pack_buffer;

@@ -48,7 +48,7 @@ static int compare_node_and_time(const void *a, const void *b) {
 }
 
 /* Returns the event of another node that received the tensor of the event `out`; NULL: none. */
-static const cleave_event *find_arrival(const clv_step_meter *w, const cleave_event *out) {
+static const cleave_event *find_arrival_event(const clv_step_meter *w, const cleave_event *out) {
   cleave_event_kind in =
       out->kind == CLEAVE_EVENT_VALUE_OUT ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
   for (size_t i = 0; i < w->n_events; i++) {
@@ -64,7 +64,7 @@ static const struct {
   /* letter: first part of the name of a slice; phase: its kind. NULL: events of this kind have no
    * slice of their own. */
   const char *letter, *phase;
-} kinds[CLEAVE_EVENT_KINDS] = {
+} event_kind_labels[CLEAVE_EVENT_KINDS] = {
     [CLEAVE_EVENT_FORWARD] = {"F", "forward"},
     [CLEAVE_EVENT_BACKWARD] = {"B", "backward"},
     [CLEAVE_EVENT_BACKWARD_INPUT] = {"I", "input gradient"},
@@ -78,31 +78,33 @@ static void write_trace_event(clv_trace *trace, const clv_trainer *t, const clv_
                               const cleave_event *e) {
   char name[96];
   clv_trace_slice s = {.name = name,
-                       .phase = kinds[e->kind].phase,
+                       .phase = event_kind_labels[e->kind].phase,
                        .node = e->node,
                        .step = t->n_committed_steps,
                        .begin_ns = e->begin_ns,
                        .end_ns = e->end_ns,
                        .bytes = e->bytes,
                        .version = e->version};
-  if (!kinds[e->kind].letter || !clv_step_meter_locate(t, l, e, &s.stage, &s.micro_batch)) return;
+  if (!event_kind_labels[e->kind].letter ||
+      !clv_step_meter_locate(t, l, e, &s.stage, &s.micro_batch))
+    return;
   const char *stage = s.stage < t->b->n_stages ? t->config->stages[s.stage].name : "loss";
-  snprintf(name, sizeof name, "%s%u %s", kinds[e->kind].letter, s.micro_batch, stage);
+  snprintf(name, sizeof name, "%s%u %s", event_kind_labels[e->kind].letter, s.micro_batch, stage);
   if (is_computation(e)) {
-    clv_trace_compute(trace, &s);
+    clv_trace_add_compute(trace, &s);
     return;
   }
-  const cleave_event *in = find_arrival(&t->step_meter, e);
+  const cleave_event *in = find_arrival_event(&t->step_meter, e);
   if (!in) return;
   s.end_ns = in->begin_ns;
-  clv_trace_transfer(trace, &s);
+  clv_trace_add_transfer(trace, &s);
 }
 
 static void write_trace_round(clv_profiler *o, const clv_trainer *t, const clv_placed_schedule *l) {
   const char *name;
   for (uint32_t i = 0;
        !o->has_written_node_names && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
-    clv_trace_node(o->trace, i, name);
+    clv_trace_name_node(o->trace, i, name);
   o->has_written_node_names = true;
   for (size_t i = 0; i < t->step_meter.n_events; i++)
     write_trace_event(o->trace, t, l, &t->step_meter.events[i]);
@@ -124,7 +126,7 @@ static const cleave_event *find_awaited_send(const clv_trainer *t, const cleave_
   uint32_t n_stages = t->b->n_stages + 1;
   bool is_forward = e->kind == CLEAVE_EVENT_FORWARD;
   if (e->kind > CLEAVE_EVENT_BACKWARD_INPUT || (is_forward && !stage)) return NULL;
-  uint64_t id = t->references[micro_batch * n_stages + stage - is_forward].id;
+  uint64_t id = t->output_references[micro_batch * n_stages + stage - is_forward].id;
   cleave_event_kind out = is_forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
   for (size_t i = 0; i < t->step_meter.n_events; i++) {
     const cleave_event *x = &t->step_meter.events[i];
@@ -140,7 +142,7 @@ static void add_idle_time(node_times *n, const clv_trainer *t, const clv_placed_
   double gap_s = overlap_seconds(from_ns, e->begin_ns, from_ns, e->begin_ns);
   if (clv_step_meter_locate(t, l, e, &stage, &micro_batch))
     out = find_awaited_send(t, e, stage, micro_batch);
-  if (out) in = find_arrival(&t->step_meter, out);
+  if (out) in = find_arrival_event(&t->step_meter, out);
   double network_s = in ? overlap_seconds(from_ns, e->begin_ns, out->begin_ns, in->begin_ns) : 0;
   double peer_s = out ? overlap_seconds(from_ns, e->begin_ns, 0, out->begin_ns) : 0;
   n->network_s += network_s;
@@ -220,7 +222,7 @@ static void add_wait(const clv_trainer *t, const clv_placed_schedule *l, uint64_
   uint64_t to_ns = e->begin_ns;
   if (clv_step_meter_locate(t, l, e, &stage, &micro_batch))
     out = find_awaited_send(t, e, stage, micro_batch);
-  if (out) in = find_arrival(&t->step_meter, out);
+  if (out) in = find_arrival_event(&t->step_meter, out);
   double gap_s = overlap_seconds(from_ns, to_ns, from_ns, to_ns);
   double in_flight_s = in ? overlap_seconds(from_ns, to_ns, out->begin_ns, in->begin_ns) : 0;
   double unsent_s = out ? overlap_seconds(from_ns, to_ns, 0, out->begin_ns) : 0;
@@ -294,7 +296,7 @@ static void append_stage_lines(const clv_profiler *o, const clv_trainer *t, clv_
   }
 }
 
-void clv_profiler_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *out) {
+void clv_profiler_append_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *out) {
   const char *name;
   uint32_t n_rounds = o->n_rounds - CLV_MIN(o->n_rounds, (uint32_t)N_UNPROFILED_ROUNDS),
            n_ranks = 0;

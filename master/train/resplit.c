@@ -21,7 +21,7 @@ clv_code clv_trainer_check_moved_layers(const clv_trainer *t, const clv_checkpoi
 
 /* ---- names of tensors in messages ------------------------------------------------------------ */
 
-enum { MAX_NAMES = 3 };
+enum { MAX_LISTED_NAMES = 3 };
 
 /* Names for a message: "'a', 'b', 'c' and 4 more". */
 typedef struct name_list {
@@ -32,11 +32,12 @@ typedef struct name_list {
 static void free_name_list(name_list *l) { clv_bytes_done(&l->text); }
 
 static void add_name(name_list *l, const char *name) {
-  if (l->n++ < MAX_NAMES) clv_bytes_printf(&l->text, "%s'%.120s'", l->text.len ? ", " : "", name);
+  if (l->n++ < MAX_LISTED_NAMES)
+    clv_bytes_printf(&l->text, "%s'%.120s'", l->text.len ? ", " : "", name);
 }
 
-static const char *end_names(name_list *l) {
-  if (l->n > MAX_NAMES) clv_bytes_printf(&l->text, " and %zu more", l->n - MAX_NAMES);
+static const char *finish_name_list(name_list *l) {
+  if (l->n > MAX_LISTED_NAMES) clv_bytes_printf(&l->text, " and %zu more", l->n - MAX_LISTED_NAMES);
   return l->text.data ? l->text.data : "";
 }
 
@@ -48,8 +49,8 @@ typedef struct stage_tensors {
   cleave_state_list moment_names; /* names of the optimiser's moments, as the stage has them */
   clv_weights_file *file;
   clv_stage_folder folder;
-  clv_weights_want *items; /* [n] the tensors as the stage takes them */
-  clv_state_origin *from;  /* [n] origin of each tensor */
+  clv_weights_want *items;   /* [n] the tensors as the stage takes them */
+  clv_state_origin *origins; /* [n] origin of each tensor */
   size_t n;
 } stage_tensors;
 
@@ -68,7 +69,7 @@ static void free_stage_tensors(stage_tensors *s) {
   clv_weights_close(s->file);
   clv_stage_folder_done(&s->folder);
   free(s->items);
-  free(s->from);
+  free(s->origins);
 }
 
 static void free_resplit(resplit *r) {
@@ -87,7 +88,7 @@ static void free_resplit(resplit *r) {
 
 static clv_code make_stage_tensors(stage_tensors *s, size_t max_tensors, clv_err *err) {
   CLV_TRY(clv_alloc(max_tensors, sizeof *s->items, &s->items, err));
-  return clv_alloc(max_tensors, sizeof *s->from, &s->from, err);
+  return clv_alloc(max_tensors, sizeof *s->origins, &s->origins, err);
 }
 
 static bool can_read_as(const clv_weights_entry *e, const clv_weights_want *w) {
@@ -107,17 +108,17 @@ static clv_code fail_mismatch(const clv_weights_entry *e, const clv_weights_want
 
 /* Adds the tensor `w` to those of a stage. If the checkpoint lacks it, adds its name to
  * `missing`. */
-static clv_code take_tensor(const clv_checkpoint_tensors *from, bool *is_used, clv_weights_want w,
+static clv_code take_tensor(const clv_checkpoint_tensors *source, bool *is_used, clv_weights_want w,
                             stage_tensors *s, name_list *missing, clv_err *err) {
-  const clv_checkpoint_tensor *x = clv_checkpoint_tensors_find(from, w.name);
+  const clv_checkpoint_tensor *x = clv_checkpoint_tensors_find(source, w.name);
   if (!x) {
     add_name(missing, w.name);
     return CLV_OK;
   }
   if (!can_read_as(x->entry, &w)) return fail_mismatch(x->entry, &w, err);
-  is_used[x - from->tensors] = true;
+  is_used[x - source->tensors] = true;
   s->items[s->n] = w;
-  s->from[s->n++] = (clv_state_origin){.file = x->file, .entry = x->entry};
+  s->origins[s->n++] = (clv_state_origin){.file = x->file, .entry = x->entry};
   return CLV_OK;
 }
 
@@ -136,7 +137,7 @@ static void describe_artifacts(const resplit *r, clv_bytes *out) {
 
 static clv_code fail_missing_weights(const resplit *r, name_list *missing, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes artifacts = {0};
-  const char *names = end_names(missing);
+  const char *names = finish_name_list(missing);
   describe_artifacts(r, &artifacts);
   if (artifacts.len)
     return clv_fail(err, CLV_INVALID,
@@ -162,7 +163,7 @@ static bool has_same_source(const resplit *r, const clv_stage_spec *spec) {
 
 static size_t find_in_folder(const clv_stage_folder *f, const char *name) {
   for (size_t i = 0; i < f->n; i++)
-    if (strcmp(f->wanted[i].name, name) == 0) return f->folder_index[i];
+    if (strcmp(f->wanted_tensors[i].name, name) == 0) return f->folder_indexes[i];
   return CLV_WEIGHTS_NONE;
 }
 
@@ -187,15 +188,15 @@ static clv_code find_in_session_files(resplit *r, uint32_t stage, name_list *mis
   for (int k = 0; k < p->n; k++) {
     const clv_param *x = &p->list[k];
     if (clv_checkpoint_tensors_find(&r->weights, x->name)) continue;
-    clv_state_origin from = {.file = s->file, .folder = s->folder.folder};
-    if (s->file) from.entry = found[k];
-    if (s->folder.folder) from.index = find_in_folder(&s->folder, x->name);
-    if (!x->is_fixed || (s->file && !from.entry) || from.index == CLV_WEIGHTS_NONE) {
+    clv_state_origin origin = {.file = s->file, .folder = s->folder.folder};
+    if (s->file) origin.entry = found[k];
+    if (s->folder.folder) origin.index = find_in_folder(&s->folder, x->name);
+    if (!x->is_fixed || (s->file && !origin.entry) || origin.index == CLV_WEIGHTS_NONE) {
       add_name(missing, x->name);
       continue;
     }
     s->items[s->n] = (clv_weights_want){x->name, x->dtype, x->shape, false};
-    s->from[s->n++] = from;
+    s->origins[s->n++] = origin;
   }
   return CLV_OK;
 }
@@ -215,13 +216,13 @@ static clv_code check_artifact(const resplit *r, uint32_t stage, clv_err *err) {
     return clv_fail(err, CLV_INVALID,
                     "the checkpoint has %s, which this stage would take from the artifact '%.60s': "
                     "leave weights.artifact out, and the master sends those of the checkpoint",
-                    end_names(&replaced), spec->weights_artifact);
+                    finish_name_list(&replaced), spec->weights_artifact);
   if (!left_out.n || has_same_source(r, spec)) return CLV_OK;
   describe_artifacts(r, &artifacts);
   return clv_fail(err, CLV_INVALID,
                   "this stage would take %s from the artifact '%.60s' (sha256 %.64s), but the run "
                   "has trained with %s",
-                  end_names(&left_out), spec->weights_artifact, spec->weights_sha256,
+                  finish_name_list(&left_out), spec->weights_artifact, spec->weights_sha256,
                   artifacts.len ? (const char *)artifacts.data : "weights of another source");
 }
 
@@ -284,13 +285,13 @@ static clv_code find_moments(resplit *r, uint32_t stage, clv_err *err) {
       continue;
     }
     s->items[s->n] = *w;
-    s->from[s->n++] = (clv_state_origin){.value = step};
+    s->origins[s->n++] = (clv_state_origin){.value = step};
   }
   if (!missing.n) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "the checkpoint lacks %s of the optimiser: train.optimizer or the frozen layers "
                   "are others; change these under the cut of the checkpoint",
-                  end_names(&missing));
+                  finish_name_list(&missing));
 }
 
 /* ---- restoring all stages -------------------------------------------------------------------- */
@@ -304,7 +305,7 @@ static clv_code check_all_used(const clv_checkpoint_tensors *t, const bool *is_u
   if (!unused.n) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "the checkpoint has %s, which no stage of the session takes: %s",
-                  end_names(&unused), reason);
+                  finish_name_list(&unused), reason);
 }
 
 static bool has_moments(const resplit *r, uint32_t stage) {
@@ -330,15 +331,15 @@ static clv_code find_tensors(resplit *r, clv_err *err) {
 
 static clv_code send_stage(resplit *r, uint32_t i, clv_err *err) {
   stage_tensors *w = &r->stage_weights[i], *m = &r->stage_moments[i];
-  CLV_TRY(clv_trainer_send_state(r->t, i, CLEAVE_STATE_WEIGHTS, w->items, w->from, w->n, err));
+  CLV_TRY(clv_trainer_send_state(r->t, i, CLEAVE_STATE_WEIGHTS, w->items, w->origins, w->n, err));
   if (!has_moments(r, i)) return CLV_OK;
-  return clv_trainer_send_state(r->t, i, CLEAVE_STATE_OPTIMIZER, m->items, m->from, m->n, err);
+  return clv_trainer_send_state(r->t, i, CLEAVE_STATE_OPTIMIZER, m->items, m->origins, m->n, err);
 }
 
 static clv_code open_resplit(resplit *r, clv_err *err) {
   uint32_t n = r->t->b->n_stages;
   clv_err reason;
-  if (clv_checkpoint_session(r->c, &r->checkpoint_config, &reason) != CLV_OK)
+  if (clv_checkpoint_parse_session(r->c, &r->checkpoint_config, &reason) != CLV_OK)
     r->checkpoint_config = NULL;
   CLV_TRY(clv_alloc(n, sizeof *r->stage_weights, &r->stage_weights, err));
   CLV_TRY(clv_alloc(n, sizeof *r->stage_moments, &r->stage_moments, err));

@@ -24,22 +24,22 @@
 
 /* Time limit in ms for a worker's answer about a file. The loss of a worker is noticed much
  * earlier. */
-enum { FILE_DEADLINE_MS = 3600 * 1000 };
+enum { STATE_FILE_DEADLINE_MS = 3600 * 1000 };
 /* Longest wait in ms for one worker's answer, before the next worker's answer is polled. */
-enum { MAX_WAIT_MS = 200 };
+enum { MAX_ANSWER_WAIT_MS = 200 };
 
 /* The state of a stage while it is written to a checkpoint. */
 typedef struct state_saving {
-  cleave_state_list listed;
+  cleave_state_list state_list;
   clv_weights_tensor *tensors; /* [n] tensors of the file */
-  clv_weights_want *items;     /* [n] the items of `listed` that are written to the file */
+  clv_weights_want *items;     /* [n] the items of `state_list` that are written to the file */
   size_t n;
   clv_weights_sample *samples; /* [n] samples for the ledger; NULL: the ledger needs none */
   clv_weights_writer *file;
 } state_saving;
 
 /* A file of a stage that stays at the stage's worker. */
-typedef struct kept_part {
+typedef struct kept_stage_file {
   uint32_t stage;
   bool is_optimizer; /* the file has the state of the optimiser; false: the weights */
   state_saving state;
@@ -48,7 +48,7 @@ typedef struct kept_part {
   char name[CLV_FILE_NAME + 1];
   /* the texts keeper_identity and kept_file_name belong to the session and to `name` */
   clv_manifest_file manifest_row;
-} kept_part;
+} kept_stage_file;
 
 /* A checkpoint that has begun and has no manifest yet. */
 struct clv_trainer_save {
@@ -56,12 +56,12 @@ struct clv_trainer_save {
   char *run_dir;
   uint64_t step;
   char config_hash[65];
-  kept_part *parts; /* [n_parts] by stage, the weights first */
-  size_t n_parts;
+  kept_stage_file *kept_files; /* [n_kept_files] by stage, the weights first */
+  size_t n_kept_files;
 };
 
 static void free_state_saving(state_saving *s) {
-  cleave_state_list_done(&s->listed);
+  cleave_state_list_done(&s->state_list);
   clv_trainer_free_samples(s->samples, s->n);
   free(s->tensors);
   free(s->items);
@@ -82,11 +82,11 @@ static cleave_state_kind state_kind_of(bool is_optimizer) {
 static clv_code list_state(clv_trainer *t, uint32_t stage, bool is_optimizer, state_saving *s,
                            clv_err *err) {
   cleave_state_kind kind = state_kind_of(is_optimizer);
-  CLV_TRY_API(cleave_state_list_of(t->modules[stage], kind, &s->listed, CLV_API_ERROR));
-  CLV_TRY(clv_alloc(s->listed.n, sizeof *s->tensors, &s->tensors, err));
-  CLV_TRY(clv_alloc(s->listed.n, sizeof *s->items, &s->items, err));
-  for (size_t i = 0; i < s->listed.n; i++) {
-    const clv_weights_want *w = &s->listed.items[i];
+  CLV_TRY_API(cleave_state_list_of(t->modules[stage], kind, &s->state_list, CLV_API_ERROR));
+  CLV_TRY(clv_alloc(s->state_list.n, sizeof *s->tensors, &s->tensors, err));
+  CLV_TRY(clv_alloc(s->state_list.n, sizeof *s->items, &s->items, err));
+  for (size_t i = 0; i < s->state_list.n; i++) {
+    const clv_weights_want *w = &s->state_list.items[i];
     if (!clv_trainer_is_checkpointed(t, stage, kind, w->name)) continue;
     s->tensors[s->n] = (clv_weights_tensor){w->name, w->dtype, w->shape, NULL};
     s->items[s->n++] = *w;
@@ -140,7 +140,7 @@ static clv_code list_incomplete_stages(const clv_trainer *t, clv_bytes *ret, clv
 /* Extra key of a checkpoint, with three numbers: the last consecutive steps that changed no weight,
  * all steps whose loss was not finite, all steps with a gradient that was not finite. A checkpoint
  * lacks the key if the last two numbers are 0. */
-static const char skipped_key[] = "skipped_steps";
+static const char skipped_steps_key[] = "skipped_steps";
 
 static void format_skipped_steps(const clv_train_position *position, char text[80]) {
   snprintf(text, 80, "%llu %llu %llu", (unsigned long long)position->n_skipped_in_a_row,
@@ -148,47 +148,50 @@ static void format_skipped_steps(const clv_train_position *position, char text[8
            (unsigned long long)position->n_bad_gradients);
 }
 
-/* Extra key of a checkpoint, with the text of clv_stopping_format. A checkpoint without validations
- * that were counted lacks it. */
-static const char stopping_key[] = "early_stopping";
+/* Extra key of a checkpoint, with the text of clv_early_stopping_format. A checkpoint without
+ * validations that were counted lacks it. */
+static const char early_stopping_key[] = "early_stopping";
 
-void clv_stopping_format(const clv_stopping *s, char text[CLV_STOPPING_TEXT]) {
+void clv_early_stopping_format(const clv_early_stopping_state *s,
+                               char text[CLV_EARLY_STOPPING_TEXT_BYTES]) {
   text[0] = '\0';
   if (s->score == CLV_BEST_NONE) return;
-  int n = snprintf(text, CLV_STOPPING_TEXT, "%s %llu", clv_best_metric_name(s->score),
+  int n = snprintf(text, CLV_EARLY_STOPPING_TEXT_BYTES, "%s %llu", clv_best_metric_name(s->score),
                    (unsigned long long)s->n_without_improvement);
   if (s->has_best)
-    n += snprintf(text + n, CLV_STOPPING_TEXT - (size_t)n, " behind %.17g step %llu", s->best,
-                  (unsigned long long)s->best_step);
-  if (s->target[0]) snprintf(text + n, CLV_STOPPING_TEXT - (size_t)n, " of %s", s->target);
+    n += snprintf(text + n, CLV_EARLY_STOPPING_TEXT_BYTES - (size_t)n, " behind %.17g step %llu",
+                  s->best, (unsigned long long)s->best_step);
+  if (s->target[0])
+    snprintf(text + n, CLV_EARLY_STOPPING_TEXT_BYTES - (size_t)n, " of %s", s->target);
 }
 
-bool clv_stopping_parse(const char *text, clv_stopping *ret) {
-  char name[64], rewritten[CLV_STOPPING_TEXT];
+bool clv_early_stopping_parse(const char *text, clv_early_stopping_state *ret) {
+  char name[64], rewritten_text[CLV_EARLY_STOPPING_TEXT_BYTES];
   unsigned long long n_without_improvement = 0, step = 0;
-  clv_stopping s = {0};
+  clv_early_stopping_state s = {0};
   int n =
       sscanf(text, "%63s %llu behind %lf step %llu", name, &n_without_improvement, &s.best, &step);
   if (n != 2 && n != 4) return false;
   for (int i = CLV_BEST_NONE + 1; i < CLV_BEST_COUNT; i++)
     if (strcmp(name, clv_best_metric_name((clv_best_metric)i)) == 0) s.score = (clv_best_metric)i;
-  const char *target_part = strstr(text, " of ");
-  if (target_part) snprintf(s.target, sizeof s.target, "%s", target_part + strlen(" of "));
+  const char *target_suffix = strstr(text, " of ");
+  if (target_suffix) snprintf(s.target, sizeof s.target, "%s", target_suffix + strlen(" of "));
   s.has_best = n == 4;
   s.n_without_improvement = n_without_improvement;
   s.best_step = step;
-  clv_stopping_format(&s, rewritten);
-  if (s.score == CLV_BEST_NONE || !isfinite(s.best) || strcmp(text, rewritten) != 0) return false;
+  clv_early_stopping_format(&s, rewritten_text);
+  if (s.score == CLV_BEST_NONE || !isfinite(s.best) || strcmp(text, rewritten_text) != 0)
+    return false;
   *ret = s;
   return true;
 }
 
 void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *ret) {
-  const char *text = clv_trainer_state_get_extra(s, skipped_key);
-  const char *stopping_text = clv_trainer_state_get_extra(s, stopping_key);
+  const char *text = clv_trainer_state_get_extra(s, skipped_steps_key);
+  const char *stopping_text = clv_trainer_state_get_extra(s, early_stopping_key);
   unsigned long long n[3];
   *ret = (clv_train_position){.cursor = {s->epoch, s->records_used}};
-  if (stopping_text) (void)!clv_stopping_parse(stopping_text, &ret->stopping);
+  if (stopping_text) (void)!clv_early_stopping_parse(stopping_text, &ret->early_stopping_state);
   if (!text || sscanf(text, "%llu %llu %llu", &n[0], &n[1], &n[2]) != 3) return;
   ret->n_skipped_in_a_row = n[0];
   ret->n_bad_losses = n[1];
@@ -200,16 +203,16 @@ void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *r
 static clv_code add_trainer_state(const clv_trainer *t, clv_checkpoint_writer *w,
                                   const clv_train_position *position, const char *incomplete_stages,
                                   clv_err *err) {
-  char skipped_text[80], stopping_text[CLV_STOPPING_TEXT];
+  char skipped_text[80], stopping_text[CLV_EARLY_STOPPING_TEXT_BYTES];
   format_skipped_steps(position, skipped_text);
-  clv_stopping_format(&position->stopping, stopping_text);
+  clv_early_stopping_format(&position->early_stopping_state, stopping_text);
   clv_kv extra_keys[5] = {{"isa", clv_backend_isa(clv_backend_cpu())},
                           {"libraries", clv_backend_libraries(clv_backend_cpu())}};
   size_t n = 2;
   if (incomplete_stages[0]) extra_keys[n++] = (clv_kv){CLV_STAGES_LEFT, incomplete_stages};
   if (position->n_bad_losses || position->n_bad_gradients)
-    extra_keys[n++] = (clv_kv){skipped_key, skipped_text};
-  if (stopping_text[0]) extra_keys[n++] = (clv_kv){stopping_key, stopping_text};
+    extra_keys[n++] = (clv_kv){skipped_steps_key, skipped_text};
+  if (stopping_text[0]) extra_keys[n++] = (clv_kv){early_stopping_key, stopping_text};
   clv_trainer_state state = {.epoch = position->cursor.epoch,
                              .records_used = position->cursor.index,
                              .global_step = t->n_committed_steps,
@@ -238,19 +241,20 @@ static clv_code add_description(clv_trainer *t, struct clv_trainer_save *s,
 
 static void free_save(clv_trainer *t, struct clv_trainer_save *s) {
   if (!s) return;
-  for (size_t i = 0; i < s->n_parts; i++) {
-    if (s->parts[i].answer.id) (void)cleave_future_release(t->runtime, s->parts[i].answer, NULL);
-    free_state_saving(&s->parts[i].state);
+  for (size_t i = 0; i < s->n_kept_files; i++) {
+    if (s->kept_files[i].answer.id)
+      (void)cleave_future_release(t->runtime, s->kept_files[i].answer, NULL);
+    free_state_saving(&s->kept_files[i].state);
   }
   clv_checkpoint_writer_free(s->writer);
-  free(s->parts);
+  free(s->kept_files);
   free(s->run_dir);
   free(s);
 }
 
-void clv_trainer_drop_save(clv_trainer *t) { free_save(t, clv_steal(&t->save)); }
+void clv_trainer_drop_save(clv_trainer *t) { free_save(t, clv_steal(&t->save_in_progress)); }
 
-bool clv_trainer_is_saving(const clv_trainer *t) { return t->save != NULL; }
+bool clv_trainer_is_saving(const clv_trainer *t) { return t->save_in_progress != NULL; }
 
 /* Returns true if the files of a stage stay at the stage's worker. */
 static bool is_kept_at_worker(const clv_trainer *t, uint32_t stage) {
@@ -258,11 +262,11 @@ static bool is_kept_at_worker(const clv_trainer *t, uint32_t stage) {
          clv_session_checkpoint_home(t->config) != CLV_HOME_ALWAYS && !t->is_stage_fetched[stage];
 }
 
-static void format_name(const clv_trainer *t, kept_part *p) {
-  char session[33];
+static void make_kept_file_name(const clv_trainer *t, kept_stage_file *p) {
+  char session_hex[33];
   for (int i = 0; i < 16; i++)
-    snprintf(session + 2 * i, 3, "%02x", t->config->attempt.session_id[i]);
-  snprintf(p->name, sizeof p->name, "%s.%llu.%u.%c", session,
+    snprintf(session_hex + 2 * i, 3, "%02x", t->config->attempt.session_id[i]);
+  snprintf(p->name, sizeof p->name, "%s.%llu.%u.%c", session_hex,
            (unsigned long long)t->n_committed_steps, p->stage, p->is_optimizer ? 'o' : 'w');
 }
 
@@ -283,15 +287,15 @@ static void fetch_stage_from_now_on(clv_trainer *t, uint32_t stage, const cleave
 }
 
 /* Asks the stage's worker to write one file. */
-static clv_code begin_part(clv_trainer *t, uint32_t stage, bool is_optimizer, kept_part *p,
-                           cleave_error *ret_refusal, clv_err *err) {
+static clv_code begin_kept_file(clv_trainer *t, uint32_t stage, bool is_optimizer,
+                                kept_stage_file *p, cleave_error *ret_refusal, clv_err *err) {
   cleave_error reason;
-  *p = (kept_part){.stage = stage, .is_optimizer = is_optimizer};
-  format_name(t, p);
+  *p = (kept_stage_file){.stage = stage, .is_optimizer = is_optimizer};
+  make_kept_file_name(t, p);
   CLV_TRY(list_state(t, stage, is_optimizer, &p->state, err));
   if (!p->state.n) return CLV_OK;
   if (cleave_state_save_at_worker_async(t->runtime, t->modules[stage], state_kind_of(is_optimizer),
-                                        p->name, FILE_DEADLINE_MS, &p->answer,
+                                        p->name, STATE_FILE_DEADLINE_MS, &p->answer,
                                         &reason) == CLEAVE_OK)
     return CLV_OK;
   if (reason.status != CLEAVE_UNIMPLEMENTED && !reason.reported)
@@ -302,14 +306,14 @@ static clv_code begin_part(clv_trainer *t, uint32_t stage, bool is_optimizer, ke
 
 /* Begins both files of a stage. *ret: false if the worker keeps no files. */
 static clv_code begin_kept_stage(clv_trainer *t, uint32_t stage, bool *ret, clv_err *err) {
-  struct clv_trainer_save *s = t->save;
+  struct clv_trainer_save *s = t->save_in_progress;
   cleave_error refusal = {.status = CLEAVE_OK};
   for (int k = 0; k < 2 && refusal.status == CLEAVE_OK; k++)
-    CLV_TRY(begin_part(t, stage, k, &s->parts[s->n_parts++], &refusal, err));
+    CLV_TRY(begin_kept_file(t, stage, k, &s->kept_files[s->n_kept_files++], &refusal, err));
   *ret = refusal.status == CLEAVE_OK;
   if (*ret) return CLV_OK;
-  while (s->n_parts && s->parts[s->n_parts - 1].stage == stage) {
-    kept_part *p = &s->parts[--s->n_parts];
+  while (s->n_kept_files && s->kept_files[s->n_kept_files - 1].stage == stage) {
+    kept_stage_file *p = &s->kept_files[--s->n_kept_files];
     if (p->answer.id) (void)cleave_future_release(t->runtime, p->answer, NULL);
     free_state_saving(&p->state);
   }
@@ -329,11 +333,12 @@ static clv_code begin_kept_stages(clv_trainer *t, bool *is_kept, clv_err *err) {
 static clv_code begin_files(clv_trainer *t, const clv_train_position *position, clv_err *err) {
   CLV_AUTO(clv_freep) bool *is_kept = NULL;
   CLV_TRY(clv_alloc(t->b->n_stages, sizeof *is_kept, &is_kept, err));
-  CLV_TRY(clv_alloc(2 * (size_t)t->b->n_stages, sizeof *t->save->parts, &t->save->parts, err));
+  CLV_TRY(clv_alloc(2 * (size_t)t->b->n_stages, sizeof *t->save_in_progress->kept_files,
+                    &t->save_in_progress->kept_files, err));
   CLV_TRY(begin_kept_stages(t, is_kept, err));
   for (uint32_t i = 0; i < t->b->n_stages; i++)
-    if (!is_kept[i]) CLV_TRY(save_stage(t, i, t->save->writer, err));
-  return add_description(t, t->save, position, err);
+    if (!is_kept[i]) CLV_TRY(save_stage(t, i, t->save_in_progress->writer, err));
+  return add_description(t, t->save_in_progress, position, err);
 }
 
 /* Begins the folder. Does not set *ret if the checkpoint of this step exists already. A checkpoint
@@ -355,10 +360,10 @@ clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir,
   clv_trainer_set_activity(t, "checkpoint of step", t->n_committed_steps);
   CLV_TRY(begin_folder(t, run_dir, &w, err));
   if (!w) return CLV_OK;
-  CLV_TRY(clv_alloc(1, sizeof *t->save, &t->save, err));
-  t->save->writer = clv_steal(&w);
-  t->save->step = t->n_committed_steps;
-  clv_code code = clv_strdup(run_dir, &t->save->run_dir, err);
+  CLV_TRY(clv_alloc(1, sizeof *t->save_in_progress, &t->save_in_progress, err));
+  t->save_in_progress->writer = clv_steal(&w);
+  t->save_in_progress->step = t->n_committed_steps;
+  clv_code code = clv_strdup(run_dir, &t->save_in_progress->run_dir, err);
   if (code == CLV_OK) code = begin_files(t, position, err);
   if (code != CLV_OK) clv_trainer_drop_save(t);
   return code;
@@ -367,7 +372,7 @@ clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir,
 /* ---- completing a checkpoint ----------------------------------------------------------------- */
 
 /* Takes the worker's answer about a file. */
-static cleave_status take_answer(clv_trainer *t, kept_part *p, cleave_error *error) {
+static cleave_status take_answer(clv_trainer *t, kept_stage_file *p, cleave_error *error) {
   cleave_state_file f = {.size = sizeof f};
   cleave_status status = cleave_future_state_file(t->runtime, p->answer, &f, error);
   (void)cleave_future_release(t->runtime, p->answer, NULL);
@@ -379,33 +384,33 @@ static cleave_status take_answer(clv_trainer *t, kept_part *p, cleave_error *err
   return CLEAVE_OK;
 }
 
-/* Takes the answers that have come. waits: the function waits for each of them. *ret_failed: the
- * first part whose file was not written; NULL: none. *ret_pending: an answer is missing. */
-static clv_code take_answers(clv_trainer *t, bool waits, kept_part **ret_failed, bool *ret_pending,
-                             cleave_error *ret_reason, clv_err *err) {
-  struct clv_trainer_save *s = t->save;
-  *ret_failed = NULL;
-  *ret_pending = false;
-  for (size_t i = 0; i < s->n_parts && !*ret_failed; i++) {
-    kept_part *p = &s->parts[i];
+/* Takes the answers that have come. waits: the function waits for each of them. *ret_failed_file:
+ * the first part whose file was not written; NULL: none. *ret_is_pending: an answer is missing. */
+static clv_code take_answers(clv_trainer *t, bool waits, kept_stage_file **ret_failed_file,
+                             bool *ret_is_pending, cleave_error *ret_reason, clv_err *err) {
+  struct clv_trainer_save *s = t->save_in_progress;
+  *ret_failed_file = NULL;
+  *ret_is_pending = false;
+  for (size_t i = 0; i < s->n_kept_files && !*ret_failed_file; i++) {
+    kept_stage_file *p = &s->kept_files[i];
     bool is_ready = !p->answer.id;
     if (is_ready) continue;
     CLV_TRY_API(cleave_future_poll(t->runtime, p->answer, &is_ready, CLV_API_ERROR));
     while (waits && !is_ready) {
       /* the result is ignored, because the next call polls the answer */
-      (void)!cleave_future_wait(t->runtime, p->answer, MAX_WAIT_MS, NULL);
+      (void)!cleave_future_wait(t->runtime, p->answer, MAX_ANSWER_WAIT_MS, NULL);
       CLV_TRY_API(cleave_future_poll(t->runtime, p->answer, &is_ready, CLV_API_ERROR));
     }
     if (!is_ready)
-      *ret_pending = true;
+      *ret_is_pending = true;
     else if (take_answer(t, p, ret_reason) != CLEAVE_OK)
-      *ret_failed = p;
+      *ret_failed_file = p;
   }
   return CLV_OK;
 }
 
-static clv_code add_part(clv_trainer *t, kept_part *p, clv_err *err) {
-  struct clv_trainer_save *s = t->save;
+static clv_code add_kept_file(clv_trainer *t, kept_stage_file *p, clv_err *err) {
+  struct clv_trainer_save *s = t->save_in_progress;
   const state_saving *r = &p->state;
   clv_weights_writer *file;
   if (!r->n) {
@@ -438,8 +443,9 @@ static void remove_kept_files(void *user, const clv_manifest *m) {
     cleave_future delete_future;
     cleave_error reason;
     if (!module) continue;
-    if (cleave_state_remove_at_worker_async(t->runtime, module, f->kept_file_name, FILE_DEADLINE_MS,
-                                            &delete_future, &reason) == CLEAVE_OK)
+    if (cleave_state_remove_at_worker_async(t->runtime, module, f->kept_file_name,
+                                            STATE_FILE_DEADLINE_MS, &delete_future,
+                                            &reason) == CLEAVE_OK)
       (void)cleave_future_release(t->runtime, delete_future, NULL);
     else
       clv_log(CLV_LOG_DEBUG, "file '%s' at '%s' was not removed: %s", f->kept_file_name,
@@ -447,22 +453,22 @@ static void remove_kept_files(void *user, const clv_manifest *m) {
   }
 }
 
-clv_code clv_trainer_prune(clv_trainer *t, const char *run_dir, uint64_t step_to_keep,
-                           clv_err *err) {
+clv_code clv_trainer_prune_checkpoints(clv_trainer *t, const char *run_dir, uint64_t step_to_keep,
+                                       clv_err *err) {
   return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, step_to_keep,
                               remove_kept_files, t, err);
 }
 
 /* Queues a notice for the user when the first checkpoint whose files stay at workers is
  * complete. */
-static void note_first_kept(clv_trainer *t) {
-  const struct clv_trainer_save *s = t->save;
+static void note_first_kept_files(clv_trainer *t) {
+  const struct clv_trainer_save *s = t->save_in_progress;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char size[24];
-  if (t->has_noted_kept_files || !s->n_parts) return;
+  if (t->has_noted_kept_files || !s->n_kept_files) return;
   t->has_noted_kept_files = true;
-  for (size_t i = 0; i + 1 < s->n_parts; i += 2) {
-    const kept_part *p = &s->parts[i];
+  for (size_t i = 0; i + 1 < s->n_kept_files; i += 2) {
+    const kept_stage_file *p = &s->kept_files[i];
     clv_bytes_printf(
         &text, "%sstage '%s' at worker '%s' (%s)",
         i ? ", " : "checkpoints stay at the workers, as plain files: ",
@@ -472,19 +478,20 @@ static void note_first_kept(clv_trainer *t) {
   if (!text.failed) clv_trainer_on_notice(t, text.data);
 }
 
-static clv_code commit_checkpoint(clv_trainer *t, const clv_save_end *options, clv_err *err) {
-  struct clv_trainer_save *s = t->save;
-  for (size_t i = 0; i < s->n_parts; i++) CLV_TRY(add_part(t, &s->parts[i], err));
+static clv_code commit_checkpoint(clv_trainer *t, const clv_save_end_options *options,
+                                  clv_err *err) {
+  struct clv_trainer_save *s = t->save_in_progress;
+  for (size_t i = 0; i < s->n_kept_files; i++) CLV_TRY(add_kept_file(t, &s->kept_files[i], err));
   clv_checkpoint_writer_set_check(s->writer, options->check_before_rename, options->check_user);
   CLV_TRY(clv_checkpoint_commit(s->writer, s->config_hash, CLV_WIRE_PROTOCOL, NULL, err));
-  note_first_kept(t);
-  return clv_trainer_prune(t, s->run_dir, options->step_to_keep, err);
+  note_first_kept_files(t);
+  return clv_trainer_prune_checkpoints(t, s->run_dir, options->step_to_keep, err);
 }
 
 /* Handles a file that was not written. The reason of the worker is a notice; a lost worker is an
  * error. */
-static clv_code handle_failed_part(clv_trainer *t, const kept_part *p, const cleave_error *reason,
-                                   clv_err *err) {
+static clv_code handle_failed_file(clv_trainer *t, const kept_stage_file *p,
+                                   const cleave_error *reason, clv_err *err) {
   if (!reason->reported && reason->status != CLEAVE_DEADLINE &&
       reason->status != CLEAVE_UNIMPLEMENTED)
     return clv_trainer_convert_error(t, reason, err);
@@ -492,23 +499,23 @@ static clv_code handle_failed_part(clv_trainer *t, const kept_part *p, const cle
   return CLV_OK;
 }
 
-clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end *options, clv_save_result *ret,
-                              clv_err *err) {
-  kept_part *failed_part;
+clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end_options *options,
+                              clv_save_result *ret, clv_err *err) {
+  kept_stage_file *failed_file;
   bool is_pending;
   cleave_error reason;
   *ret = CLV_SAVE_DONE;
-  if (!t->save) return CLV_OK;
-  clv_trainer_set_activity(t, "checkpoint of step", t->save->step);
+  if (!t->save_in_progress) return CLV_OK;
+  clv_trainer_set_activity(t, "checkpoint of step", t->save_in_progress->step);
   clv_code code =
-      take_answers(t, options->waits_for_files, &failed_part, &is_pending, &reason, err);
-  if (code == CLV_OK && failed_part) code = handle_failed_part(t, failed_part, &reason, err);
-  if (code == CLV_OK && is_pending && !failed_part) {
+      take_answers(t, options->waits_for_files, &failed_file, &is_pending, &reason, err);
+  if (code == CLV_OK && failed_file) code = handle_failed_file(t, failed_file, &reason, err);
+  if (code == CLV_OK && is_pending && !failed_file) {
     *ret = CLV_SAVE_PENDING;
     return CLV_OK;
   }
-  if (failed_part) *ret = CLV_SAVE_FAILED;
-  if (code == CLV_OK && !failed_part) code = commit_checkpoint(t, options, err);
+  if (failed_file) *ret = CLV_SAVE_FAILED;
+  if (code == CLV_OK && !failed_file) code = commit_checkpoint(t, options, err);
   clv_trainer_drop_save(t);
   return code;
 }

@@ -16,7 +16,7 @@ clv_code clv_trainer_placed_schedule(clv_trainer *t, uint32_t n_micro, uint32_t 
   clv_placed_schedule *l = NULL;
   for (uint32_t i = 0; i < t->n_schedules; i++) {
     l = t->schedules[i];
-    if (l->n_micro != n_micro || l->n_steps != n_steps || l->window != t->window) continue;
+    if (l->n_micro_batches != n_micro || l->n_steps != n_steps || l->window != t->window) continue;
     *ret = l;
     return CLV_OK;
   }

@@ -10,23 +10,25 @@
 
 /* Items that are sent, and the origin of each. */
 typedef struct state_source {
-  const clv_weights_want *items; /* [n] items of the stage's state */
-  const clv_state_origin *from;  /* [n] origin of each item */
+  const clv_weights_want *items;   /* [n] items of the stage's state */
+  const clv_state_origin *origins; /* [n] origin of each item */
 } state_source;
 
 static clv_code read_piece(void *user, size_t item, uint64_t offset, void *data, size_t length,
                            clv_err *err) {
   const state_source *s = user;
   const clv_weights_want *w = &s->items[item];
-  const clv_state_origin *from = &s->from[item];
-  size_t value_bytes = clv_dtype_size(w->dtype), first = (size_t)offset / value_bytes,
+  const clv_state_origin *origin = &s->origins[item];
+  size_t value_bytes = clv_dtype_size(w->dtype), first_value = (size_t)offset / value_bytes,
          n = length / value_bytes;
   CLV_TRY(clv_interrupt_check(err)); /* may be interrupted, because no step has begun yet */
-  if (from->file)
-    return clv_weights_read_range_as(from->file, from->entry, w->dtype, first, data, n, err);
-  if (from->folder)
-    return clv_weights_folder_read_tensor_range(from->folder, from->index, w, first, n, data, err);
-  memcpy(data, (const char *)&from->value + offset, length);
+  if (origin->file)
+    return clv_weights_read_range_as(origin->file, origin->entry, w->dtype, first_value, data, n,
+                                     err);
+  if (origin->folder)
+    return clv_weights_folder_read_tensor_range(origin->folder, origin->index, w, first_value, n,
+                                                data, err);
+  memcpy(data, (const char *)&origin->value + offset, length);
   return CLV_OK;
 }
 
@@ -34,11 +36,12 @@ static clv_code sample_item(clv_weights_sample *sample, state_source *s, size_t 
                             clv_err *err) {
   size_t value_bytes = clv_dtype_size(sample->dtype);
   CLV_AUTO(clv_freep) char *chunk = NULL;
-  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, value_bytes, &chunk, err));
-  for (size_t first = 0; first < sample->n_values; first += CLV_SAMPLE_CHUNK) {
-    size_t n = CLV_MIN(sample->n_values - first, (size_t)CLV_SAMPLE_CHUNK);
-    CLV_TRY(read_piece(s, item, (uint64_t)first * value_bytes, chunk, n * value_bytes, err));
-    clv_weights_sample_add(sample, (uint64_t)first * value_bytes, chunk, n * value_bytes);
+  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK_VALUES, value_bytes, &chunk, err));
+  for (size_t first_value = 0; first_value < sample->n_values;
+       first_value += CLV_SAMPLE_CHUNK_VALUES) {
+    size_t n = CLV_MIN(sample->n_values - first_value, (size_t)CLV_SAMPLE_CHUNK_VALUES);
+    CLV_TRY(read_piece(s, item, (uint64_t)first_value * value_bytes, chunk, n * value_bytes, err));
+    clv_weights_sample_add(sample, (uint64_t)first_value * value_bytes, chunk, n * value_bytes);
   }
   return CLV_OK;
 }
@@ -58,9 +61,9 @@ static clv_code note_values_in_ledger(const clv_trainer *t, uint32_t stage, clea
 }
 
 clv_code clv_trainer_send_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                                const clv_weights_want *items, const clv_state_origin *from,
+                                const clv_weights_want *items, const clv_state_origin *origins,
                                 size_t n, clv_err *err) {
-  state_source s = {items, from};
+  state_source s = {items, origins};
   if (n) CLV_TRY(clv_trainer_allow_state(t, stage, kind, items, n, err));
   CLV_TRY(note_values_in_ledger(t, stage, kind, &s, n, err));
   if (!n) return CLV_OK;

@@ -35,7 +35,7 @@ static clv_code add_target_leaves(clv_trainer *t, cleave_context context, const 
         .dtype = has_numbers ? CLEAVE_F32 : CLEAVE_I64,
         .rank = has_numbers ? 2 : 1,
         .shape = {y->shape[0], has_numbers ? (int64_t)targets.n_numbers : 0},
-        .data = (void *)(uintptr_t)targets.data[k]};
+        .data = (void *)(uintptr_t)targets.inputs[k]};
     CLV_TRY_API(cleave_leaf(t->runtime, context, &leaf, false, &in[(*n)++], CLV_API_ERROR));
   }
   return CLV_OK;

@@ -47,7 +47,7 @@ static clv_code send_found_params(clv_trainer *t, uint32_t stage, const clv_weig
 static clv_code send_weights(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
                              clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  CLV_TRY(clv_stage_match_weights(t->b, stage, f, 0, &found, err));
+  CLV_TRY(clv_stage_find_tensors(t->b, stage, f, 0, &found, err));
   /* checkpoints of earlier versions also have parameters that need not be restored */
   for (int k = 0; k < t->b->stages[stage].params->n; k++)
     if (!clv_trainer_is_checkpointed(t, stage, CLEAVE_STATE_WEIGHTS,
@@ -100,13 +100,13 @@ static clv_code send_optimizer_state(clv_trainer *t, uint32_t stage, const clv_w
 
 static clv_code restore_stage(clv_trainer *t, uint32_t i, const clv_checkpoint *c, clv_err *err) {
   const clv_manifest *m = clv_checkpoint_manifest(c);
-  bool learns = t->b->stages[i].n_learning_params && t->optimizer;
+  bool has_optimizer_state = t->b->stages[i].n_learning_params && t->optimizer;
   CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL;
   if (!clv_manifest_find_stage(m, i, false)->keeper_identity) {
     CLV_TRY(clv_checkpoint_open_model_lazy(c, i, &model, err));
     CLV_TRY(send_weights(t, i, model, err));
   }
-  if (!learns || clv_manifest_find_stage(m, i, true)->keeper_identity) return CLV_OK;
+  if (!has_optimizer_state || clv_manifest_find_stage(m, i, true)->keeper_identity) return CLV_OK;
   CLV_TRY(clv_checkpoint_open_optimizer_lazy(c, i, &optimizer, err));
   return send_optimizer_state(t, i, optimizer, err);
 }
@@ -124,7 +124,7 @@ static clv_code restore_stages(clv_trainer *t, const clv_checkpoint *c, clv_err 
 
 /* Time limit in ms for a worker's answer about a file. The loss of a worker is noticed much
  * earlier. */
-enum { LOAD_DEADLINE_MS = 3600 * 1000 };
+enum { STATE_LOAD_DEADLINE_MS = 3600 * 1000 };
 
 /* Returns the name of the worker with the identity, or the identity if the session has no such
  * worker. */
@@ -165,7 +165,7 @@ static clv_code load_kept_file(clv_trainer *t, uint32_t stage, cleave_state_kind
     return fail_lost_file(t, stage, m, f, "the stage is not there any more", err);
   CLV_TRY(clv_trainer_note_params(t, stage, err));
   if (cleave_state_load_by_digest(t->runtime, t->modules[stage], kind, f->kept_file_name,
-                                  &f->sha256, LOAD_DEADLINE_MS, &found, &reason) != CLEAVE_OK)
+                                  &f->sha256, STATE_LOAD_DEADLINE_MS, &found, &reason) != CLEAVE_OK)
     return is_file_lost(&reason) ? fail_lost_file(t, stage, m, f, reason.text, err)
                                  : clv_trainer_convert_error(t, &reason, err);
   clv_sha256_hex(&f->sha256, hex);
@@ -175,7 +175,7 @@ static clv_code load_kept_file(clv_trainer *t, uint32_t stage, cleave_state_kind
 
 /* Loads the files that stayed at workers. The trainer does this before it sends other state, so
  * that it sends nothing of a checkpoint with a lost file. */
-static clv_code load_kept_files(clv_trainer *t, const clv_checkpoint *c, bool *ret_lost,
+static clv_code load_kept_files(clv_trainer *t, const clv_checkpoint *c, bool *ret_is_file_lost,
                                 clv_err *err) {
   const clv_manifest *m = clv_checkpoint_manifest(c);
   clv_code code = CLV_OK;
@@ -186,7 +186,7 @@ static clv_code load_kept_files(clv_trainer *t, const clv_checkpoint *c, bool *r
     if (code == CLV_OK && clv_checkpoint_uses_ema(c))
       code = load_kept_file(t, i, (cleave_state_kind)CLEAVE_STATE_EMA, m, err);
   }
-  *ret_lost = code == CLV_DATA_LOSS;
+  *ret_is_file_lost = code == CLV_DATA_LOSS;
   return code;
 }
 
@@ -196,13 +196,13 @@ static void note_different_machine(const clv_trainer_state *s, clv_bytes *notes)
   const clv_backend *cpu = clv_backend_cpu();
   const struct {
     const char *saved, *present;
-  } compared[] = {{clv_trainer_state_get_extra(s, "isa"), clv_backend_isa(cpu)},
-                  {clv_trainer_state_get_extra(s, "libraries"), clv_backend_libraries(cpu)}};
-  for (size_t i = 0; i < CLV_COUNT(compared); i++)
-    if (compared[i].saved && strcmp(compared[i].saved, compared[i].present) != 0)
+  } compared_facts[] = {{clv_trainer_state_get_extra(s, "isa"), clv_backend_isa(cpu)},
+                        {clv_trainer_state_get_extra(s, "libraries"), clv_backend_libraries(cpu)}};
+  for (size_t i = 0; i < CLV_COUNT(compared_facts); i++)
+    if (compared_facts[i].saved && strcmp(compared_facts[i].saved, compared_facts[i].present) != 0)
       clv_bytes_printf(
           notes, "the checkpoint was computed with %s, this machine has %s: not bit-identical\n",
-          compared[i].saved, compared[i].present);
+          compared_facts[i].saved, compared_facts[i].present);
 }
 
 /* Appends a note if the averages of the weights begin at the checkpoint, which has none. */
@@ -210,20 +210,20 @@ static void note_new_averages(const clv_trainer *t, const clv_checkpoint *c, clv
   CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
   clv_err reason;
   if (!t->optimizer || !(t->config->train.ema > 0)) return;
-  if (clv_checkpoint_session(c, &config, &reason) != CLV_OK || config->train.ema > 0) return;
+  if (clv_checkpoint_parse_session(c, &config, &reason) != CLV_OK || config->train.ema > 0) return;
   clv_bytes_puts(notes,
                  "the checkpoint has no averages of the weights (train.ema): they begin with "
                  "its weights\n");
 }
 
-/* Loads a checkpoint into the trainer. *ret_lost: true if workers have lost files of the
+/* Loads a checkpoint into the trainer. *ret_is_file_lost: true if workers have lost files of the
  * checkpoint. */
 static clv_code restore_checkpoint(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
-                                   clv_bytes *notes, bool *ret_lost, clv_err *err) {
+                                   clv_bytes *notes, bool *ret_is_file_lost, clv_err *err) {
   const clv_manifest *m = clv_checkpoint_manifest(c);
   const clv_trainer_state *s = clv_checkpoint_state(c);
   bool has_same_cut;
-  *ret_lost = false;
+  *ret_is_file_lost = false;
   note_new_averages(t, c, notes);
   CLV_TRY(clv_trainer_check_moved_layers(t, c, err));
   CLV_TRY(clv_blueprint_compare_cut(t->b, c, &has_same_cut, err));
@@ -231,7 +231,7 @@ static clv_code restore_checkpoint(clv_trainer *t, const clv_checkpoint *c, clv_
   t->n_committed_steps = m->step;
   if (t->optimizer)
     CLV_TRY_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_API_ERROR));
-  if (has_same_cut) CLV_TRY(load_kept_files(t, c, ret_lost, err));
+  if (has_same_cut) CLV_TRY(load_kept_files(t, c, ret_is_file_lost, err));
   note_different_machine(s, notes);
   CLV_TRY(has_same_cut ? restore_stages(t, c, err) : clv_trainer_restore_other_cut(t, c, err));
   clv_trainer_read_position(s, ret);
@@ -301,9 +301,9 @@ static clv_code push_tensors(clv_trainer *t, uint32_t stage, const clv_stage_fol
   CLV_TRY(clv_alloc(f->n, sizeof *items, &items, err));
   CLV_TRY(clv_alloc(f->n, sizeof *from, &from, err));
   for (size_t i = 0; i < f->n; i++) {
-    if (f->folder_index[i] == CLV_WEIGHTS_NONE) continue;
-    items[n] = f->wanted[i];
-    from[n++] = (clv_state_origin){.folder = f->folder, .index = f->folder_index[i]};
+    if (f->folder_indexes[i] == CLV_WEIGHTS_NONE) continue;
+    items[n] = f->wanted_tensors[i];
+    from[n++] = (clv_state_origin){.folder = f->folder, .index = f->folder_indexes[i]};
   }
   return clv_trainer_send_state(t, stage, CLEAVE_STATE_WEIGHTS, items, from, n, err);
 }

@@ -33,8 +33,9 @@ static uint32_t count_micro_batches(clv_trainer *t, size_t rows) {
  * is right. */
 static float compute_loss_share(const clv_trainer *t, const clv_held_batch *b, size_t start,
                                 size_t n, double batch_weight) {
-  double own_weight = clv_trainer_batch_weight(t, b->y, start, n);
-  return CLV_MAX((float)(own_weight > 0 ? own_weight / batch_weight : (double)n / (double)b->n),
+  double micro_batch_weight = clv_trainer_batch_weight(t, b->y, start, n);
+  return CLV_MAX((float)(micro_batch_weight > 0 ? micro_batch_weight / batch_weight
+                                                : (double)n / (double)b->n),
                  FLT_MIN);
 }
 
@@ -54,17 +55,17 @@ static void cut_into_micro_batches(clv_trainer *t, round_group *r) {
 
 static cleave_call_options make_call_options(const clv_trainer *t, const clv_placed_schedule *l,
                                              uint32_t stage, uint32_t k) {
-  const clv_call_positions *positions = &l->positions[stage * l->n_micro + k];
+  const clv_call_positions *positions = &l->positions[stage * l->n_micro_batches + k];
   bool is_loss = stage == t->b->n_stages;
   return (cleave_call_options){
       .size = sizeof(cleave_call_options),
       .send_to = is_loss ? NULL : cleave_module_node(t->modules[stage + 1]),
       .to_program = is_loss,
-      .position = positions->forward,
-      .backward_position = positions->backward,
-      .weight_position = positions->weight,
+      .position = positions->forward_position,
+      .backward_position = positions->backward_position,
+      .weight_position = positions->weight_grad_position,
       .old_weights = positions->uses_old_weights,
-      .recompute = !is_loss && positions->backward && t->config->stages[stage].recompute};
+      .recompute = !is_loss && positions->backward_position && t->config->stages[stage].recompute};
 }
 
 /* Calls all stages and the loss for micro-batch k. */
@@ -72,7 +73,7 @@ static clv_code call_micro_batch(clv_trainer *t, const round_group *r, uint32_t 
   const clv_micro_batch *m = &t->micro_batches[k];
   uint32_t n = t->b->n_stages;
   const clv_held_batch *batch = &r->batches[m->batch];
-  cleave_reference *refs = &t->references[k * (n + 1)], in[CLV_MAX_INPUTS];
+  cleave_reference *refs = &t->output_references[k * (n + 1)], in[CLV_MAX_INPUTS];
   clv_sequences sequences;
   CLV_TRY(clv_trainer_select_sequences(t, batch->x, m->start, m->size, &sequences, err));
   for (uint32_t i = 0, n_in = 2; i <= n; i++) {
@@ -86,14 +87,14 @@ static clv_code call_micro_batch(clv_trainer *t, const round_group *r, uint32_t 
     if (i < n)
       CLV_TRY(clv_trainer_stage_inputs(t, r->context, i, batch->x, &sequences, in, &n_in, err));
     if (i < n)
-      CLV_TRY(clv_trainer_charge_direct(t, i, m->size, (uint64_t)sequences.rows, true, err));
+      CLV_TRY(clv_trainer_charge_direct_flows(t, i, m->size, (uint64_t)sequences.rows, true, err));
     if (i == n)
       CLV_TRY(clv_trainer_loss_inputs(t, r->context, &sequences, batch->y, in, &n_in, err));
     CLV_TRY_API(cleave_call_with(t->runtime, r->context, t->modules[i], in, n_in, &o, &refs[i],
                                  CLV_API_ERROR));
     in[0] = refs[i];
   }
-  t->losses[k] = refs[n];
+  t->loss_references[k] = refs[n];
   return CLV_OK;
 }
 
@@ -118,11 +119,12 @@ static clv_code collect_losses(clv_trainer *t, const round_group *r, clv_err *er
   for (uint32_t k = 0; k < r->n_micro; k++) {
     const clv_micro_batch *m = &t->micro_batches[k];
     clv_step_result *result = &r->results[m->batch];
-    CLV_TRY_API(cleave_to_here(t->runtime, t->losses[k], 0, &t->fetched_value, CLV_API_ERROR));
+    CLV_TRY_API(
+        cleave_to_here(t->runtime, t->loss_references[k], 0, &t->fetched_value, CLV_API_ERROR));
     result->loss += *(const float *)t->fetched_value.data * (double)t->loss_shares[k];
     if (!counts_correct) continue;
-    CLV_TRY_API(cleave_to_here(t->runtime, t->references[k * (n + 1) + n - 1], 0, &t->fetched_value,
-                               CLV_API_ERROR));
+    CLV_TRY_API(cleave_to_here(t->runtime, t->output_references[k * (n + 1) + n - 1], 0,
+                               &t->fetched_value, CLV_API_ERROR));
     const clv_held_batch *batch = &r->batches[m->batch];
     clv_sequences sequences;
     cleave_tensor output;
@@ -151,15 +153,15 @@ static uint64_t round_timeout_ms(const clv_trainer *t, const round_group *r) {
                   : step_limit_ms * r->n_batches;
 }
 
-static clv_code run_in_context(clv_trainer *t, round_group *r, clv_err *err) {
+static clv_code run_round_in_context(clv_trainer *t, round_group *r, clv_err *err) {
   bool is_async = t->n_round_steps > 1;
   uint64_t timeout_ms = is_async ? round_timeout_ms(t, r) : 0;
   for (uint32_t k = 0; k < r->n_micro; k++) CLV_TRY(call_micro_batch(t, r, k, err));
   if (is_async) CLV_TRY(plan_optimizer_steps(t, r, err));
   const cleave_backward_options o = {
       .size = sizeof o, .weights = t->loss_shares, .deadline_ms = timeout_ms};
-  CLV_TRY_API(
-      cleave_backward_with(t->runtime, r->context, t->losses, r->n_micro, &o, CLV_API_ERROR));
+  CLV_TRY_API(cleave_backward_with(t->runtime, r->context, t->loss_references, r->n_micro, &o,
+                                   CLV_API_ERROR));
   CLV_TRY(collect_losses(t, r, err));
   return is_async ? CLV_OK : take_optimizer_step(t, r, err);
 }
@@ -181,7 +183,7 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
       .size = sizeof o, .step = t->n_committed_steps + 1, .events = clv_step_meter_begin(t)};
   cleave_get_link_totals(t->runtime, &before);
   CLV_TRY_API(cleave_context_open(t->runtime, &o, &r->context, CLV_API_ERROR));
-  CLV_TRY(run_in_context(t, r, err));
+  CLV_TRY(run_round_in_context(t, r, err));
   if (o.events) /* cleave_context_close fetches the events; cleave_context_end does not */
     CLV_TRY_API(cleave_context_close(t->runtime, r->context, 0, CLV_API_ERROR));
   else

@@ -95,13 +95,13 @@ void clv_trainer_take_notes(clv_trainer *t, clv_bytes *ret);
 /* Returns a notice ("window 4: ...") if the schedule has changed since the last call; else NULL. */
 const char *clv_trainer_take_notice(clv_trainer *t);
 /* Appends the present schedule as text; appends nothing before the first step. */
-void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out);
+void clv_trainer_append_schedule_text(const clv_trainer *t, clv_bytes *out);
 
 /* Returns the class with the largest output of one row. */
 size_t clv_argmax_row(const float *output, size_t n_classes);
 /* Returns true if an output of a binary loss is above the threshold: 0 for bce_with_logits, 0.5 for
  * bce, whose outputs are probabilities. */
-bool clv_is_positive(clv_loss_kind loss, float output);
+bool clv_is_positive_output(clv_loss_kind loss, float output);
 /* Counts the right rows among n rows of `width` outputs of a binary loss. A row is right if each of
  * its outputs is positive exactly if its label is. */
 size_t clv_count_correct_binary(clv_loss_kind loss, const float *output, const float *labels,
@@ -119,11 +119,11 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
  * numbers follow from the layers' keys, `pass` and the batch. pass 0: dropout is off again. */
 void clv_trainer_set_dropout_pass(clv_trainer *t, uint64_t pass);
 
-/* bytes of the text of a clv_stopping, with its NUL */
-enum { CLV_STOPPING_TEXT = 128 + CLV_BEST_TARGET_BYTES };
+/* bytes of the text of a clv_early_stopping_state, with its NUL */
+enum { CLV_EARLY_STOPPING_TEXT_BYTES = 128 + CLV_BEST_TARGET_BYTES };
 
 /* The validations of a run as early stopping has counted them. */
-typedef struct clv_stopping {
+typedef struct clv_early_stopping_state {
   clv_best_metric score; /* number that was compared; CLV_BEST_NONE: no validation was counted */
   bool has_best;         /* true: some validation had a finite value, so `best` is set */
   double best;           /* best value */
@@ -131,12 +131,13 @@ typedef struct clv_stopping {
   uint64_t
       n_without_improvement; /* last consecutive validations that have not improved on `best` */
   char target[CLV_BEST_TARGET_BYTES]; /* target that has the score; "": the evaluation itself */
-} clv_stopping;
+} clv_early_stopping_state;
 
 /* Writes `s` as the text that a checkpoint stores; "": no validation was counted. */
-void clv_stopping_format(const clv_stopping *s, char text[CLV_STOPPING_TEXT]);
-/* Parses a text that clv_stopping_format has written. Returns false for any other text. */
-bool clv_stopping_parse(const char *text, clv_stopping *ret);
+void clv_early_stopping_format(const clv_early_stopping_state *s,
+                               char text[CLV_EARLY_STOPPING_TEXT_BYTES]);
+/* Parses a text that clv_early_stopping_format has written. Returns false for any other text. */
+bool clv_early_stopping_parse(const char *text, clv_early_stopping_state *ret);
 
 /* State of the training loop, which a checkpoint stores beside the state of the stages. Because it
  * has the counts of skipped steps, after which a run ends as diverged, a resumed run ends at the
@@ -146,7 +147,7 @@ typedef struct clv_train_position {
   uint64_t n_skipped_in_a_row; /* number of last consecutive steps that changed no weight */
   /* steps of the run that changed no weight, because the loss or a gradient was not finite */
   uint64_t n_bad_losses, n_bad_gradients;
-  clv_stopping stopping;
+  clv_early_stopping_state early_stopping_state;
 } clv_train_position;
 /* Reads the position of a checkpoint. Counts that are missing or malformed become 0. */
 void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *ret);
@@ -164,21 +165,21 @@ typedef enum clv_save_result {
   CLV_SAVE_FAILED
 } clv_save_result;
 /* How clv_trainer_end_save ends a checkpoint. */
-typedef struct clv_save_end {
+typedef struct clv_save_end_options {
   bool waits_for_files;  /* waits until the files are durable; false: the result may be PENDING */
   uint64_t step_to_keep; /* step of a checkpoint that is not deleted; CLV_CHECKPOINT_NONE: none */
   /* called before the manifest gets its name; its failure ends the function */
   clv_file_check_fn *check_before_rename;
   void *check_user;
-} clv_save_end;
+} clv_save_end_options;
 /* Completes the checkpoint in progress if its files are durable. Then deletes older checkpoints as
  * the session says. Call between steps. */
-clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end *options, clv_save_result *ret,
-                              clv_err *err) CLV_USE_RESULT;
+clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end_options *options,
+                              clv_save_result *ret, clv_err *err) CLV_USE_RESULT;
 /* Deletes older checkpoints as the session says, with their files at workers, as
  * clv_trainer_end_save does. */
-clv_code clv_trainer_prune(clv_trainer *t, const char *run_dir, uint64_t step_to_keep,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_trainer_prune_checkpoints(clv_trainer *t, const char *run_dir, uint64_t step_to_keep,
+                                       clv_err *err) CLV_USE_RESULT;
 bool clv_trainer_is_saving(const clv_trainer *t); /* true while a checkpoint is in progress */
 /* Loads the newest complete checkpoint whose files are in the folder or at the workers of their
  * stages. Appends to `notes` a line for each newer checkpoint that it cannot use, and a line if
@@ -201,7 +202,8 @@ clv_code clv_note_gathered_weights(const char *path, const char *identity, bool 
 void clv_trainer_record_direct_bytes(clv_trainer *t);
 
 /* Returns the bytes sent and received over all links of the master. */
-void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_sent_bytes, uint64_t *ret_received_bytes);
+void clv_trainer_count_traffic(clv_trainer *t, uint64_t *ret_sent_bytes,
+                               uint64_t *ret_received_bytes);
 /* Returns the name of the worker whose loss made the trainer fail; "": no worker was lost. */
 const char *clv_trainer_lost_worker(clv_trainer *t);
 
@@ -216,7 +218,7 @@ clv_code clv_profiler_new(const char *trace_path, bool collects_profile, clv_pro
 /* Makes the trainer report its rounds to the profiler. Call before the first step. */
 void clv_profiler_attach(clv_profiler *o, clv_trainer *t);
 /* Appends the profile of all rounds except the first. */
-void clv_profiler_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *out);
+void clv_profiler_append_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *out);
 /* Completes the file of the trace. */
 clv_code clv_profiler_finish(clv_profiler *o, clv_err *err) CLV_USE_RESULT;
 void clv_profiler_free(clv_profiler *o);

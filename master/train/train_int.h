@@ -96,13 +96,13 @@ struct clv_trainer {
   /* [n_targets] module of each target's loss at the master, for evaluations; NULL until the first
    * evaluation */
   cleave_module **target_losses;
-  cleave_module *local_loss;   /* the loss for evaluations; NULL until the first evaluation */
-  cleave_optimizer *optimizer; /* optimiser of all modules; NULL: the trainer only evaluates */
+  cleave_module *local_loss_module; /* the loss for evaluations; NULL until the first evaluation */
+  cleave_optimizer *optimizer;      /* optimiser of all modules; NULL: the trainer only evaluates */
   clv_trainer_use use;
   clv_trainer_cache_rows cache;
-  struct clv_trainer_save *save; /* the checkpoint in progress; NULL: none (save.c) */
-  bool *is_stage_fetched;        /* [n_stages] the stage's worker keeps no files of checkpoints */
-  uint64_t dropout_pass; /* number of the pass of evaluations with dropout; 0: without dropout */
+  struct clv_trainer_save *save_in_progress; /* the checkpoint in progress; NULL: none (save.c) */
+  bool *is_stage_fetched; /* [n_stages] the stage's worker keeps no files of checkpoints */
+  uint64_t dropout_pass;  /* number of the pass of evaluations with dropout; 0: without dropout */
   bool has_noted_kept_files; /* a notice has said which files stay at workers */
   /* Checkpoints from this step on have lost files and are replaced; CLV_CHECKPOINT_NONE: none. */
   uint64_t first_lost_step;
@@ -115,12 +115,12 @@ struct clv_trainer {
   clv_held_batch *held_batches;           /* [n_round_steps] batches that wait for a full round */
   clv_step_result *results;               /* [2 * n_round_steps] results of the last steps */
   /* arrays of [n_round_steps * max_micro_batches] elements, one for each micro-batch of a round:
-   * micro_batches, losses, loss_shares */
+   * micro_batches, loss_references, loss_shares */
   clv_micro_batch *micro_batches;
   /* references to the outputs of the calls: by micro-batch, then by stage, the loss last */
-  cleave_reference *references;
-  cleave_reference *losses; /* value of the loss of each micro-batch */
-  float *loss_shares;       /* share of each micro-batch in the loss of its batch */
+  cleave_reference *output_references;
+  cleave_reference *loss_references; /* value of the loss of each micro-batch */
+  float *loss_shares;                /* share of each micro-batch in the loss of its batch */
   size_t *micro_batch_rows; /* [max_micro_batches] rows of the micro-batches of one batch */
   /* placed schedules and the costs that they are made from */
   clv_placed_schedule *schedules[MAX_KEPT_SCHEDULES];
@@ -287,7 +287,7 @@ clv_code clv_trainer_make_front_leaf(clv_trainer *t, cleave_context context, con
 /* Makes t->egress.gate, which every sent tensor passes, and the flows (balances of bytes) of the
  * egress record. */
 clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
-/* Callback of cleave_options.may_send: calls clv_gate_may_send with t->egress.gate. user: the
+/* Callback of cleave_options.may_send: calls clv_gate_check_sending with t->egress.gate. user: the
  * trainer. */
 cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_error *error);
 void clv_trainer_drop_flows(clv_trainer *t);
@@ -298,9 +298,9 @@ clv_code clv_trainer_allow_batch(clv_trainer *t, uint64_t n_samples, bool is_tra
 /* Takes the bytes of the tensors that a stage's worker exchanges directly with the next stage's
  * worker from their allowances: the value and, if is_training, its gradient. n_positions: rows of
  * packed sequences. */
-clv_code clv_trainer_charge_direct(clv_trainer *t, uint32_t stage, uint64_t n_samples,
-                                   uint64_t n_positions, bool is_training,
-                                   clv_err *err) CLV_USE_RESULT;
+clv_code clv_trainer_charge_direct_flows(clv_trainer *t, uint32_t stage, uint64_t n_samples,
+                                         uint64_t n_positions, bool is_training,
+                                         clv_err *err) CLV_USE_RESULT;
 /* Gets allowances from the egress record for n pieces of a stage's state. Call before the pieces
  * are sent. */
 clv_code clv_trainer_allow_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
@@ -353,9 +353,9 @@ typedef struct clv_state_origin {
 
 /* Sends n tensors of a stage's state to its node. Announces them to the gate and the egress record,
  * which would refuse them otherwise, and adds weights to the ledger, for which it reads them one
- * more time. from: [n] origin of each tensor. */
+ * more time. origins: [n] origin of each tensor. */
 clv_code clv_trainer_send_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                                const clv_weights_want *items, const clv_state_origin *from,
+                                const clv_weights_want *items, const clv_state_origin *origins,
                                 size_t n, clv_err *err) CLV_USE_RESULT;
 
 /* ---- restoring checkpoints of another cut (resplit.c) ---------------------------------------- */

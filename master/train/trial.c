@@ -18,7 +18,7 @@
 enum { N_TRIALS = 3, STEPS_PER_TRIAL = 4 };
 static const uint64_t trial_micro_batches[N_TRIALS] = {1, 4, 16};
 /* longest step that may be chosen, relative to the quickest one */
-static const double MAX_SLOWDOWN = 1.02;
+static const double MAX_STEP_SLOWDOWN = 1.02;
 
 /* ---- one trial ------------------------------------------------------------------------------- */
 
@@ -126,43 +126,44 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
 /* ---- the choice of the number of micro-batches ----------------------------------------------- */
 
 /* Measurements of the trials from which the number of micro-batches is chosen. */
-typedef struct choice {
+typedef struct trial_measurements {
   const clv_blueprint *b;
   uint32_t n; /* number of trials with a measured step */
   uint64_t n_micro[N_TRIALS];
   int64_t micro_samples[N_TRIALS]; /* samples of a micro-batch, descending */
   clv_sched_costs *costs;          /* [n] costs of the quickest step of each trial */
-} choice;
+} trial_measurements;
 
 /* Interpolates between the trials the costs of a micro-batch of `samples` samples. */
-static void interpolate_costs(const choice *c, double samples, clv_sched_costs *ret) {
-  static const size_t fields[] = {offsetof(clv_sched_costs, forward_seconds),
-                                  offsetof(clv_sched_costs, input_grad_seconds),
-                                  offsetof(clv_sched_costs, weight_grad_seconds),
-                                  offsetof(clv_sched_costs, latency_seconds),
-                                  offsetof(clv_sched_costs, serialise_forward_seconds),
-                                  offsetof(clv_sched_costs, serialise_backward_seconds)};
+static void interpolate_costs(const trial_measurements *c, double samples, clv_sched_costs *ret) {
+  static const size_t field_offsets[] = {offsetof(clv_sched_costs, forward_seconds),
+                                         offsetof(clv_sched_costs, input_grad_seconds),
+                                         offsetof(clv_sched_costs, weight_grad_seconds),
+                                         offsetof(clv_sched_costs, latency_seconds),
+                                         offsetof(clv_sched_costs, serialise_forward_seconds),
+                                         offsetof(clv_sched_costs, serialise_backward_seconds)};
   *ret = (clv_sched_costs){.sends_input_gradient_first = true};
-  for (size_t f = 0; f < CLV_COUNT(fields); f++)
+  for (size_t f = 0; f < CLV_COUNT(field_offsets); f++)
     for (uint32_t s = 0; s <= c->b->n_stages; s++) {
-      size_t offset = fields[f] + s * sizeof(double);
-      double value[N_TRIALS];
+      size_t offset = field_offsets[f] + s * sizeof(double);
+      double trial_values[N_TRIALS];
       for (uint32_t k = 0; k < c->n; k++)
-        memcpy(&value[k], (const char *)&c->costs[k] + offset, sizeof *value);
-      value[0] = clv_interpolate(c->micro_samples, value, c->n, samples);
-      memcpy((char *)ret + offset, value, sizeof *value);
+        memcpy(&trial_values[k], (const char *)&c->costs[k] + offset, sizeof *trial_values);
+      trial_values[0] = clv_interpolate_linearly(c->micro_samples, trial_values, c->n, samples);
+      memcpy((char *)ret + offset, trial_values, sizeof *trial_values);
     }
 }
 
-static clv_code predict_step_seconds(const choice *c, uint32_t n_micro, double *ret, clv_err *err) {
+static clv_code predict_step_seconds(const trial_measurements *c, uint32_t n_micro, double *ret,
+                                     clv_err *err) {
   const clv_session_config *config = c->b->config;
   const char *names[CLV_SCHED_RANKS];
   clv_sched_options o = {.kind = (clv_sched_kind)config->pipeline.schedule,
-                         .window = clv_pipeline_first_window(config)};
+                         .window = clv_pipeline_initial_window(config)};
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   clv_sched_costs costs;
   interpolate_costs(c, (double)config->train.batch / n_micro, &costs);
-  clv_pipeline_find_ranks(c->b, &o.shape, names);
+  clv_pipeline_list_ranks(c->b, &o.shape, names);
   o.shape.n_micro_batches = n_micro;
   o.shape.n_accumulate = 0;
   o.costs = &costs;
@@ -178,34 +179,34 @@ typedef struct choice_output {
   clv_journal *journal;
 } choice_output;
 
-static void print_choice(const choice *c, uint64_t n_micro, double seconds,
-                         double single_micro_batch_s, const choice_output *v) {
+static void print_chosen_number(const trial_measurements *c, uint64_t n_micro, double step_s,
+                                double single_micro_batch_s, const choice_output *v) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_bytes_printf(&json,
                    "{\"event\":\"micro_batches\",\"micro_batches\":%llu,\"step_s\":%.6f,"
                    "\"step_of_1_s\":%.6f}",
-                   (unsigned long long)n_micro, seconds, single_micro_batch_s);
+                   (unsigned long long)n_micro, step_s, single_micro_batch_s);
   clv_bytes_printf(&text, "micro_batches: %llu, by trial steps with", (unsigned long long)n_micro);
   for (uint32_t k = 0; k < c->n; k++)
     clv_bytes_printf(&text, "%s %llu", k ? "," : "", (unsigned long long)c->n_micro[k]);
   clv_bytes_printf(
       &text,
       ": a step of %llu samples is expected to take %.1f ms, one of a single micro-batch %.1f",
-      (unsigned long long)c->b->config->train.batch, 1e3 * seconds, 1e3 * single_micro_batch_s);
+      (unsigned long long)c->b->config->train.batch, 1e3 * step_s, 1e3 * single_micro_batch_s);
   if (text.failed || json.failed) return;
   printf("%s\n", v->prints_json ? json.data : text.data);
   fflush(stdout);
   clv_journal_add(v->journal, text.data, json.data);
 }
 
-static clv_code choose_number(const choice *c, const choice_output *v, uint64_t *ret,
-                              clv_err *err) {
+static clv_code choose_n_micro_batches(const trial_measurements *c, const choice_output *v,
+                                       uint64_t *ret, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *n_micro = NULL;
   CLV_AUTO(clv_freep) double *seconds = NULL;
   uint32_t n, i = 0;
   double best_s = INFINITY;
-  CLV_TRY(clv_micro_batch_choices(c->b->config->train.batch, c->micro_samples[c->n - 1], 0,
-                                  &n_micro, &n, err));
+  CLV_TRY(clv_list_micro_batch_choices(c->b->config->train.batch, c->micro_samples[c->n - 1], 0,
+                                       &n_micro, &n, err));
   CLV_TRY(clv_alloc(n, sizeof *seconds, &seconds, err));
   for (uint32_t k = 0; k < n; k++) {
     /* the error is ignored: it means that the schedule cannot have this number of micro-batches */
@@ -213,9 +214,9 @@ static clv_code choose_number(const choice *c, const choice_output *v, uint64_t 
     if (predict_step_seconds(c, n_micro[k], &seconds[k], &reason) != CLV_OK) seconds[k] = INFINITY;
     best_s = fmin(best_s, seconds[k]);
   }
-  while (i + 1 < n && !(seconds[i] <= MAX_SLOWDOWN * best_s)) i++;
+  while (i + 1 < n && !(seconds[i] <= MAX_STEP_SLOWDOWN * best_s)) i++;
   *ret = n_micro[i];
-  print_choice(c, n_micro[i], seconds[i], seconds[0], v);
+  print_chosen_number(c, n_micro[i], seconds[i], seconds[0], v);
   return CLV_OK;
 }
 
@@ -224,7 +225,7 @@ clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *rec
                                   clv_err *err) {
   CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
   size_t sizes[16];
-  choice c = {.b = b};
+  trial_measurements c = {.b = b};
   CLV_TRY(clv_alloc(N_TRIALS, sizeof *costs, &costs, err));
   c.costs = costs;
   for (int i = 0; i < N_TRIALS; i++) {
@@ -242,7 +243,7 @@ clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *rec
   if (!c.n)
     return clv_fail(err, CLV_UNAVAILABLE,
                     "micro_batches: auto: no trial step could be timed; give a number");
-  return choose_number(&c, &(choice_output){prints_json, journal}, ret, err);
+  return choose_n_micro_batches(&c, &(choice_output){prints_json, journal}, ret, err);
 }
 
 clv_code clv_read_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) {

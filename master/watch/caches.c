@@ -24,11 +24,11 @@ static void append_json(const char *worker, const clv_wire_cache_status *s, bool
 
 static void append_text_line(const char *worker, const clv_wire_cache_status *s, bool is_deleted,
                              clv_bytes *out) {
-  char key[65], disk[24];
+  char key[65], size_text[24];
   clv_sha256_hex(&s->cache_key, key);
   clv_bytes_printf(out, "%s  cache %.16s  %llu of %llu rows  %s  unused for %llu s", worker, key,
                    (unsigned long long)s->n_rows, (unsigned long long)s->n_records,
-                   clv_format_size(s->disk_bytes, disk, sizeof disk),
+                   clv_format_size(s->disk_bytes, size_text, sizeof size_text),
                    (unsigned long long)s->unused_s);
   if (is_deleted)
     clv_bytes_puts(out, "  deleted\n");
@@ -38,8 +38,8 @@ static void append_text_line(const char *worker, const clv_wire_cache_status *s,
 }
 
 /* Appends a line for each cache of a worker. */
-static clv_code show_worker(const clv_session_config *config, const clv_remote_spec *w,
-                            const clv_run_options *o, clv_bytes *out, clv_err *err) {
+static clv_code show_worker_caches(const clv_session_config *config, const clv_remote_spec *w,
+                                   const clv_run_options *o, clv_bytes *out, clv_err *err) {
   CLV_AUTO(cleave_kept_closep) cleave_kept_client *kept = NULL;
   CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply reply = {0};
   CLV_TRY(cleave_kept_open(config, w, 0, &kept, err));
@@ -56,7 +56,7 @@ clv_exit_code clv_show_caches(const clv_session_config *config, const clv_run_op
   for (size_t i = 0; i < config->n_workers; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
     const clv_remote_spec *w = &config->workers[i];
-    if (show_worker(config, w, o, &text, &err) == CLV_OK) {
+    if (show_worker_caches(config, w, o, &text, &err) == CLV_OK) {
       fputs(text.data ? text.data : "", stdout);
       continue;
     }

@@ -67,13 +67,13 @@ static void check_revocation_list(doctor *d, const clv_tls_identity *id) {
   clv_err err;
   if (!d->config->tls.crl) return;
   clv_code code = clv_tls_revocation_load(d->config->tls.crl, id, &err);
-  int64_t left_s =
+  int64_t remaining_s =
       code == CLV_OK ? clv_tls_revocation_expiry() - (int64_t)(clv_wall_ms() / 1000) : 0;
   if (code != CLV_OK)
     report_check(d, false, CLV_EXIT_CONNECT, "revoked certificates", fix, "%s", err.text);
   else
-    report_check(d, left_s >= CLV_TLS_CRL_WARN_S, CLV_EXIT_CONNECT, "revoked certificates", fix,
-                 "the list holds for %lld more days", (long long)left_s / 86400);
+    report_check(d, remaining_s >= CLV_TLS_CRL_WARN_S, CLV_EXIT_CONNECT, "revoked certificates",
+                 fix, "the list holds for %lld more days", (long long)remaining_s / 86400);
 }
 
 /* Connects to a worker and reports the first step that fails: address, connection, TLS, identity.
@@ -110,14 +110,15 @@ static bool probe_worker(doctor *d, const clv_remote_spec *w, const clv_tls_iden
 static void check_artifacts(doctor *d, int worker, const clv_wire_hello_reply *h) {
   for (size_t i = 0; i < d->config->n_stages; i++) {
     const clv_stage_spec *s = &d->config->stages[i];
-    clv_sha256 want;
+    clv_sha256 expected_digest;
     if (s->worker != worker || !s->weights_artifact) continue;
     bool is_offered = false, has_right_digest = false;
     for (uint32_t k = 0; k < h->n_artifacts; k++) {
       if (strcmp(h->artifacts[k].name, s->weights_artifact) != 0) continue;
       is_offered = true;
-      has_right_digest = s->weights_sha256 && clv_sha256_parse(s->weights_sha256, &want) &&
-                         memcmp(&want, &h->artifacts[k].sha256, sizeof want) == 0;
+      has_right_digest =
+          s->weights_sha256 && clv_sha256_parse(s->weights_sha256, &expected_digest) &&
+          memcmp(&expected_digest, &h->artifacts[k].sha256, sizeof expected_digest) == 0;
     }
     report_check(d, has_right_digest, CLV_EXIT_DATA, h->worker_name,
                  is_offered
@@ -175,13 +176,13 @@ static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_rep
  * libraries is not checked. */
 static void check_libraries(doctor *d, const char *worker, const char *worker_versions) {
   const char *own_versions = clv_backend_libraries(clv_backend_cpu());
-  bool is_same = strcmp(worker_versions, own_versions) == 0;
+  bool has_same_versions = strcmp(worker_versions, own_versions) == 0;
   if (worker_versions[0])
-    report_check(
-        d, is_same, CLV_EXIT_FAILED, worker,
-        "results still agree, but not to the bit; install the same versions on both sides",
-        is_same ? "computes with %s, as this master" : "computes with %s, this master with %s",
-        worker_versions, own_versions);
+    report_check(d, has_same_versions, CLV_EXIT_FAILED, worker,
+                 "results still agree, but not to the bit; install the same versions on both sides",
+                 has_same_versions ? "computes with %s, as this master"
+                                   : "computes with %s, this master with %s",
+                 worker_versions, own_versions);
 }
 
 /* Returns true if stages of the session run on a device of the worker. *ret_stages: their names. If
@@ -239,7 +240,7 @@ static void check_state_quota(doctor *d, int worker, const clv_wire_hello_reply 
   CLV_AUTO(cleave_kept_closep) cleave_kept_client *kept = NULL;
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   const clv_remote_spec *w = &d->config->workers[worker];
-  uint64_t needed_bytes = d->blueprint ? clv_blueprint_kept_bytes(d->blueprint, worker) : 0;
+  uint64_t needed_bytes = d->blueprint ? clv_blueprint_max_kept_bytes(d->blueprint, worker) : 0;
   char needed_text[24], granted_text[24], used_text[24], fix[200];
   clv_err err;
   if (!needed_bytes) return;
@@ -263,7 +264,7 @@ static void check_state_quota(doctor *d, int worker, const clv_wire_hello_reply 
                "need %s",
                clv_format_size(l.quota_bytes, granted_text, sizeof granted_text),
                clv_format_size(l.used_bytes, used_text, sizeof used_text),
-               (unsigned long long)clv_blueprint_kept_copies(d->blueprint), needed_text);
+               (unsigned long long)clv_blueprint_kept_checkpoint_count(d->blueprint), needed_text);
 }
 
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
@@ -312,8 +313,8 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
  * refusal_text: receives the reason if the policy refuses only `train --resume`. */
 static clv_code check_policy_permits(clv_blueprint *b, const clv_run_data *data,
                                      clv_bytes *refusal_text, clv_err *err) {
-  const clv_planned_sends train_sends = clv_planned_sends_of(data, CLV_COMMAND_TRAINS),
-                          resume_sends = clv_planned_sends_of(data, CLV_COMMAND_RESUMES);
+  const clv_planned_sends train_sends = clv_planned_sends_make(data, CLV_COMMAND_TRAINS),
+                          resume_sends = clv_planned_sends_make(data, CLV_COMMAND_RESUMES);
   clv_err reason;
   CLV_TRY(clv_blueprint_read_ledger(b, NULL, err));
   CLV_TRY(clv_blueprint_check_policy(b, &train_sends, err));

@@ -14,8 +14,9 @@ typedef struct timed_channel {
   unsigned ms;
 } timed_channel;
 
-static clv_code call_hello(void *timed, const clv_bytes *request, clv_bytes *reply, clv_err *err) {
-  const timed_channel *t = timed;
+static clv_code call_hello(void *timed_call, const clv_bytes *request, clv_bytes *reply,
+                           clv_err *err) {
+  const timed_channel *t = timed_call;
   return clv_rpc_call_unary(t->channel, CLV_METHOD_HELLO, request->data, request->len, t->ms, reply,
                             err);
 }
@@ -49,13 +50,13 @@ typedef struct stage_device {
   clv_wire_device_kind kind;
 } stage_device;
 
-static void write_text(const stage_device *s, clv_bytes *out) {
+static void append_stage_text(const stage_device *s, clv_bytes *out) {
   clv_bytes_printf(out, "stage '%s' computes on %s of %s: %s%s%s%s%s\n", s->stage, s->device,
                    s->node, s->kind.kind, s->kind.isa[0] ? ", " : "", s->kind.isa,
                    s->kind.libraries[0] ? ", " : "", s->kind.libraries);
 }
 
-static void write_json(const stage_device *s, clv_bytes *out) {
+static void append_stage_json(const stage_device *s, clv_bytes *out) {
   const struct {
     const char *key, *value;
   } members[] = {{"{\"stage\":", s->stage},   {",\"node\":", s->node},
@@ -68,8 +69,9 @@ static void write_json(const stage_device *s, clv_bytes *out) {
   clv_bytes_puts(out, "}\n");
 }
 
-static clv_code add_stage(clv_blueprint *b, uint32_t i, const char *node,
-                          const clv_wire_hello_reply *h, bool json, clv_bytes *out, clv_err *err) {
+static clv_code append_stage(clv_blueprint *b, uint32_t i, const char *node,
+                             const clv_wire_hello_reply *h, bool json, clv_bytes *out,
+                             clv_err *err) {
   const clv_stage_spec *s = &b->config->stages[i];
   int device = clv_wire_find_device(h, s->device);
   if (device < 0)
@@ -77,7 +79,7 @@ static clv_code add_stage(clv_blueprint *b, uint32_t i, const char *node,
                     s->device, s->name);
   const stage_device stage = {s->name, node, h->device_names[device], h->device_kinds[device]};
   clv_blueprint_set_device(b, i, h->device_names[device]);
-  (json ? write_json : write_text)(&stage, out);
+  (json ? append_stage_json : append_stage_text)(&stage, out);
   return CLV_OK;
 }
 
@@ -109,17 +111,17 @@ static clv_code query_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
   clv_wire_device_kind kind = {cpu->name, clv_backend_isa(cpu), clv_backend_libraries(cpu)};
   CLV_AUTO(clv_wire_message_clear)
   clv_wire_hello_reply h = {.n_devices = 1, .device_names = &device, .device_kinds = &kind};
-  bool has_asked = node < 0;
+  bool has_reply = node < 0;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     if (c->stages[i].worker != node) continue;
-    if (!has_asked && clv_watch_call_hello(c, runtime, &c->workers[node], id, &h, err) != CLV_OK)
+    if (!has_reply && clv_watch_call_hello(c, runtime, &c->workers[node], id, &h, err) != CLV_OK)
       return clv_err_prefix(err, "worker %s", name);
-    if (!has_asked && node >= 0) {
+    if (!has_reply && node >= 0) {
       CLV_TRY(check_worker_has_cache(c, node, &h, err));
       note_old_protocol(name, &h.about);
     }
-    has_asked = true;
-    CLV_TRY(add_stage(b, i, name, &h, json, out, err));
+    has_reply = true;
+    CLV_TRY(append_stage(b, i, name, &h, json, out, err));
   }
   return CLV_OK;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Metrics of a run for Prometheus, on the port of metrics.listen. The training thread stores the
- * results of each step under a lock (clv_run_metrics_step). For a scrape the thread of the port
- * copies them, and asks libcleave for the state of the links.
+ * results of each step under a lock (clv_run_metrics_note_step). For a scrape the thread of the
+ * port copies them, and asks libcleave for the state of the links.
  *
  * The waiting time of the master is known for every step, but its causes only for measured steps:
  * about every 16th, at most a few times a second. The steps in between count with the shares of the
@@ -24,8 +24,8 @@ enum { PHASE_COMPUTE, PHASE_NETWORK, PHASE_PEER, PHASE_OTHER, N_PHASES };
 /* Numbers of a run that the training thread stores for a scrape. Counts are doubles, as the metrics
  * that show them. */
 typedef struct step_numbers {
-  clv_histogram step_s;
-  double phase_s[N_PHASES], n_steps[N_OUTCOMES], n_records;
+  clv_histogram step_seconds;
+  double phase_seconds[N_PHASES], n_steps[N_OUTCOMES], n_records;
   double step, target_steps, loss, learning_rate, gradient_norm, n_micro_batches, window;
   double n_checkpoints, checkpoint_s, checkpoint_wall_s, checkpoint_step;
   /* is_recovering: 1 from the time when a worker is lost until the run trains again, else 0 */
@@ -37,32 +37,33 @@ typedef struct step_numbers {
 struct clv_run_metrics {
   const char *session;
   clv_http *http;
-  pthread_mutex_t lock; /* protects all fields below except in_use */
+  pthread_mutex_t lock; /* protects all fields below except runtime_lock */
   step_numbers numbers;
   clv_trainer *trainer;         /* trainer of the run; NULL: not connected, or closed */
   double wait_shares[N_PHASES]; /* shares of the waiting time by cause, of the last measured step */
-  pthread_mutex_t in_use; /* held while a scrape uses the trainer's runtime; taken before `lock` */
+  /* held while a scrape uses the trainer's runtime; taken before `lock` */
+  pthread_mutex_t runtime_lock;
 };
 
-static const double step_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
-                                     0.25,  0.5,    1,     2.5,  5,     10,   30};
-_Static_assert(CLV_COUNT(step_bounds) <= CLV_HISTOGRAM_BOUNDS, "buckets");
+static const double step_seconds_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                             0.25,  0.5,    1,     2.5,  5,     10,   30};
+_Static_assert(CLV_COUNT(step_seconds_bounds) <= CLV_HISTOGRAM_BOUNDS, "buckets");
 
 /* ---- reports of the training thread ---------------------------------------------------------- */
 
 /* Adds the time of a step to its phases. Caller holds the lock. */
 static void add_phase_times(clv_run_metrics *m, const clv_step_result *s) {
   double wait_s = (double)CLV_MIN(s->wait_ns, s->step_ns) * 1e-9;
-  m->numbers.phase_s[PHASE_COMPUTE] += (double)s->step_ns * 1e-9 - wait_s;
+  m->numbers.phase_seconds[PHASE_COMPUTE] += (double)s->step_ns * 1e-9 - wait_s;
   for (int i = PHASE_NETWORK; i < N_PHASES; i++)
-    m->numbers.phase_s[i] += wait_s * m->wait_shares[i];
+    m->numbers.phase_seconds[i] += wait_s * m->wait_shares[i];
 }
 
-void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s) {
+void clv_run_metrics_note_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
   step_numbers *t = &m->numbers;
-  clv_histogram_add(&t->step_s, (double)s->step_ns * 1e-9);
+  clv_histogram_add(&t->step_seconds, (double)s->step_ns * 1e-9);
   add_phase_times(m, s);
   t->n_steps[s->changed_weights ? OUTCOME_APPLIED : OUTCOME_SKIPPED]++;
   t->n_records += (double)s->samples;
@@ -99,32 +100,32 @@ void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_
 
 void clv_run_metrics_detach(clv_run_metrics *m) {
   if (!m) return;
-  pthread_mutex_lock(&m->in_use);
+  pthread_mutex_lock(&m->runtime_lock);
   pthread_mutex_lock(&m->lock);
   if (m->trainer) clv_trainer_set_on_waits(m->trainer, NULL, NULL);
   m->trainer = NULL;
   pthread_mutex_unlock(&m->lock);
-  pthread_mutex_unlock(&m->in_use);
+  pthread_mutex_unlock(&m->runtime_lock);
 }
 
-void clv_run_metrics_lost(clv_run_metrics *m) {
+void clv_run_metrics_note_lost_worker(clv_run_metrics *m) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
   m->numbers.is_recovering = 1;
   pthread_mutex_unlock(&m->lock);
 }
 
-void clv_run_metrics_recovered(clv_run_metrics *m, uint64_t took_ns) {
+void clv_run_metrics_note_recovery(clv_run_metrics *m, uint64_t duration_ns) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
   m->numbers.is_recovering = 0;
   m->numbers.n_recoveries++;
-  m->numbers.recovery_s = (double)took_ns * 1e-9;
+  m->numbers.recovery_s = (double)duration_ns * 1e-9;
   pthread_mutex_unlock(&m->lock);
 }
 
-void clv_run_metrics_escrow(clv_run_metrics *m, uint64_t step, uint64_t bytes, uint64_t wall_ms,
-                            uint64_t n_failures) {
+void clv_run_metrics_note_escrow(clv_run_metrics *m, uint64_t step, uint64_t bytes,
+                                 uint64_t wall_ms, uint64_t n_failures) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
   m->numbers.has_escrow = true;
@@ -135,11 +136,11 @@ void clv_run_metrics_escrow(clv_run_metrics *m, uint64_t step, uint64_t bytes, u
   pthread_mutex_unlock(&m->lock);
 }
 
-void clv_run_metrics_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t took_ns) {
+void clv_run_metrics_note_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t duration_ns) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
   m->numbers.n_checkpoints++;
-  m->numbers.checkpoint_s = (double)took_ns * 1e-9;
+  m->numbers.checkpoint_s = (double)duration_ns * 1e-9;
   m->numbers.checkpoint_wall_s = (double)clv_wall_ms() / 1e3;
   m->numbers.checkpoint_step = (double)step;
   pthread_mutex_unlock(&m->lock);
@@ -152,102 +153,104 @@ typedef struct scrape {
   step_numbers numbers;
   const char *session;
   cleave_runtime *runtime; /* libcleave's runtime of the trainer; NULL: not connected */
-  cleave_holding held;
+  cleave_holding runtime_state;
   clv_tls_handshakes handshakes;
-  double contexts, values, memory;
+  double n_contexts, n_values, memory_bytes;
 } scrape;
 
-static void put_session(clv_metrics_out *out, const void *numbers_of) {
-  const scrape *n = numbers_of;
+static void put_session(clv_metrics_out *out, const void *scrape_data) {
+  const scrape *n = scrape_data;
   clv_metric_sample(out, 1, &(clv_metric_label){"session", n->session}, 1);
 }
 
-static void put_steps(clv_metrics_out *out, const void *numbers_of) {
+static void put_steps(clv_metrics_out *out, const void *scrape_data) {
   static const char *const results[N_OUTCOMES] = {"applied", "skipped"};
-  const scrape *n = numbers_of;
+  const scrape *n = scrape_data;
   for (int i = 0; i < N_OUTCOMES; i++)
     clv_metric_sample(out, n->numbers.n_steps[i], &(clv_metric_label){"result", results[i]}, 1);
 }
 
-static void put_step_seconds(clv_metrics_out *out, const void *numbers_of) {
-  clv_metric_histogram(out, &((const scrape *)numbers_of)->numbers.step_s, NULL, 0);
+static void put_step_seconds(clv_metrics_out *out, const void *scrape_data) {
+  clv_metric_histogram(out, &((const scrape *)scrape_data)->numbers.step_seconds, NULL, 0);
 }
 
-static void put_phases(clv_metrics_out *out, const void *numbers_of) {
+static void put_phases(clv_metrics_out *out, const void *scrape_data) {
   static const char *const phases[N_PHASES] = {"compute", "network", "peer", "other"};
-  const scrape *n = numbers_of;
+  const scrape *n = scrape_data;
   for (int i = 0; i < N_PHASES; i++)
-    clv_metric_sample(out, n->numbers.phase_s[i], &(clv_metric_label){"phase", phases[i]}, 1);
+    clv_metric_sample(out, n->numbers.phase_seconds[i], &(clv_metric_label){"phase", phases[i]}, 1);
 }
 
 /* Writes two samples of a metric for each worker's link: bytes or the like in each direction.
- * in_at, out_at: offsets of uint64_t fields in cleave_link_status. */
-static void put_for_each_direction(clv_metrics_out *out, const scrape *n, size_t in_at,
-                                   size_t out_at) {
+ * in_offset, out_offset: offsets of uint64_t fields in cleave_link_status. */
+static void put_two_directions_per_worker(clv_metrics_out *out, const scrape *n, size_t in_offset,
+                                          size_t out_offset) {
   cleave_link_status l;
   for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++)
     for (int in = 1; in >= 0; in--) {
-      const char *at = (const char *)&l + (in ? in_at : out_at);
+      const char *at = (const char *)&l + (in ? in_offset : out_offset);
       const clv_metric_label labels[] = {{"worker", l.worker}, {"direction", in ? "in" : "out"}};
       clv_metric_sample(out, (double)*(const uint64_t *)at, labels, CLV_COUNT(labels));
     }
 }
 
-#define LINK(member) offsetof(cleave_link_status, member)
+#define LINK_FIELD(member) offsetof(cleave_link_status, member)
 
 static void put_bytes(clv_metrics_out *out, const void *n) {
-  put_for_each_direction(out, n, LINK(bytes_in), LINK(bytes_out));
+  put_two_directions_per_worker(out, n, LINK_FIELD(bytes_in), LINK_FIELD(bytes_out));
 }
 static void put_packets(clv_metrics_out *out, const void *n) {
-  put_for_each_direction(out, n, LINK(packets_in), LINK(packets_out));
+  put_two_directions_per_worker(out, n, LINK_FIELD(packets_in), LINK_FIELD(packets_out));
 }
-static void put_pending(clv_metrics_out *out, const void *n) {
-  put_for_each_direction(out, n, LINK(pending_in), LINK(pending_out));
+static void put_pending_bytes(clv_metrics_out *out, const void *n) {
+  put_two_directions_per_worker(out, n, LINK_FIELD(pending_in), LINK_FIELD(pending_out));
 }
 
 /* Writes a sample for each worker whose link has a measured value. */
-static void put_for_each_worker(clv_metrics_out *out, const scrape *n, size_t at) {
+static void put_number_per_worker(clv_metrics_out *out, const scrape *n, size_t field_offset) {
   cleave_link_status l;
   for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++) {
-    double value = *(const double *)((const char *)&l + at);
+    double value = *(const double *)((const char *)&l + field_offset);
     if (value > 0) clv_metric_sample(out, value, &(clv_metric_label){"worker", l.worker}, 1);
   }
 }
 
-/* Writes a sample for each worker's link. at: offset of a uint64_t field in cleave_link_status. */
-static void put_count_for_each_worker(clv_metrics_out *out, const scrape *n, size_t at) {
+/* Writes a sample for each worker's link. field_offset: of a uint64_t field in
+ * cleave_link_status. */
+static void put_count_per_worker(clv_metrics_out *out, const scrape *n, size_t field_offset) {
   cleave_link_status l;
   for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++)
-    clv_metric_sample(out, (double)*(const uint64_t *)((const char *)&l + at),
+    clv_metric_sample(out, (double)*(const uint64_t *)((const char *)&l + field_offset),
                       &(clv_metric_label){"worker", l.worker}, 1);
 }
 
-static void put_reconnects(clv_metrics_out *out, const void *numbers_of) {
-  put_count_for_each_worker(out, numbers_of, LINK(reconnects));
+static void put_reconnects(clv_metrics_out *out, const void *scrape_data) {
+  put_count_per_worker(out, scrape_data, LINK_FIELD(reconnects));
 }
 
-static void put_resent_bytes(clv_metrics_out *out, const void *numbers_of) {
-  put_count_for_each_worker(out, numbers_of, LINK(resent_bytes));
+static void put_resent_bytes(clv_metrics_out *out, const void *scrape_data) {
+  put_count_per_worker(out, scrape_data, LINK_FIELD(resent_bytes));
 }
 
-static void put_round_trips(clv_metrics_out *out, const void *numbers_of) {
-  put_for_each_worker(out, numbers_of, LINK(round_trip_s));
+static void put_round_trips(clv_metrics_out *out, const void *scrape_data) {
+  put_number_per_worker(out, scrape_data, LINK_FIELD(round_trip_s));
 }
 
-static void put_silences(clv_metrics_out *out, const void *numbers_of) {
-  put_for_each_worker(out, numbers_of, LINK(silent_s));
+static void put_silences(clv_metrics_out *out, const void *scrape_data) {
+  put_number_per_worker(out, scrape_data, LINK_FIELD(silent_s));
 }
 
-static void put_failures(clv_metrics_out *out, const void *numbers_of) {
-  const scrape *n = numbers_of;
+static void put_failures(clv_metrics_out *out, const void *scrape_data) {
+  const scrape *n = scrape_data;
   for (int i = 0; i < CLV_TLS_FAILURES; i++)
     clv_metric_sample(out, (double)n->handshakes.n_failed[i],
                       &(clv_metric_label){"reason", clv_tls_failure_reason((clv_tls_failure)i)}, 1);
 }
 
-static void put_certificate_end(clv_metrics_out *out, const void *numbers_of) {
-  const scrape *n = numbers_of;
-  if (n->held.certificate_end) clv_metric_sample(out, (double)n->held.certificate_end, NULL, 0);
+static void put_certificate_end(clv_metrics_out *out, const void *scrape_data) {
+  const scrape *n = scrape_data;
+  if (n->runtime_state.certificate_end)
+    clv_metric_sample(out, (double)n->runtime_state.certificate_end, NULL, 0);
 }
 
 /* Writes a metric of the last checkpoint; writes nothing before the first checkpoint. */
@@ -269,16 +272,16 @@ static void put_checkpoint_step(clv_metrics_out *out, const void *n) {
 static void put_escrow_value(clv_metrics_out *out, const scrape *n, double value, bool is_known) {
   if (n->numbers.has_escrow && is_known) clv_metric_sample(out, value, NULL, 0);
 }
-static void put_escrow_step(clv_metrics_out *out, const void *numbers_of) {
-  const scrape *n = numbers_of;
+static void put_escrow_step(clv_metrics_out *out, const void *scrape_data) {
+  const scrape *n = scrape_data;
   put_escrow_value(out, n, n->numbers.escrow_step, true);
 }
-static void put_escrow_bytes(clv_metrics_out *out, const void *numbers_of) {
-  const scrape *n = numbers_of;
+static void put_escrow_bytes(clv_metrics_out *out, const void *scrape_data) {
+  const scrape *n = scrape_data;
   put_escrow_value(out, n, n->numbers.escrow_bytes, n->numbers.escrow_bytes > 0);
 }
-static void put_escrow_time(clv_metrics_out *out, const void *numbers_of) {
-  const scrape *n = numbers_of;
+static void put_escrow_time(clv_metrics_out *out, const void *scrape_data) {
+  const scrape *n = scrape_data;
   put_escrow_value(out, n, n->numbers.escrow_wall_s, n->numbers.escrow_wall_s > 0);
 }
 
@@ -300,7 +303,7 @@ static void put_learning_rate(clv_metrics_out *out, const void *n) {
 #define AT(member) offsetof(scrape, member)
 
 /* clang-format off */
-static const clv_metric table[] = {
+static const clv_metric metric_rows[] = {
     {.name = "cleave_master_session_info", .kind = CLV_GAUGE, .unit = "",
      .help = "1, with the name of the session as a label.", .write = put_session},
     {.name = "cleave_master_step", .kind = CLV_GAUGE, .unit = "",
@@ -337,7 +340,7 @@ static const clv_metric table[] = {
      .write = put_packets},
     {.name = "cleave_master_link_pending_bytes", .kind = CLV_GAUGE, .unit = "bytes",
      .help = "Bytes of tensors in flight: not yet received (in), or not known to have arrived (out).",
-     .write = put_pending},
+     .write = put_pending_bytes},
     {.name = "cleave_master_link_reconnects_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Connections to each worker that were lost and made again.", .write = put_reconnects},
     {.name = "cleave_master_link_resent_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
@@ -355,11 +358,11 @@ static const clv_metric table[] = {
      .write = put_certificate_end},
 
     {.name = "cleave_master_contexts", .kind = CLV_GAUGE, .unit = "",
-     .help = "Contexts that are open.", .at = AT(contexts)},
+     .help = "Contexts that are open.", .at = AT(n_contexts)},
     {.name = "cleave_master_references", .kind = CLV_GAUGE, .unit = "",
-     .help = "References to values, here and at workers.", .at = AT(values)},
+     .help = "References to values, here and at workers.", .at = AT(n_values)},
     {.name = "cleave_master_memory_bytes", .kind = CLV_GAUGE, .unit = "bytes",
-     .help = "Memory of the session here: tensors, and stages at the master.", .at = AT(memory)},
+     .help = "Memory of the session here: tensors, and stages at the master.", .at = AT(memory_bytes)},
     {.name = "cleave_master_checkpoints_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Checkpoints that were written.", .at = AT(numbers.n_checkpoints)},
     {.name = "cleave_master_checkpoint_timestamp_seconds", .kind = CLV_GAUGE, .unit = "seconds",
@@ -393,22 +396,22 @@ static const clv_metric table[] = {
 
 /* ---- the answer to a scrape ------------------------------------------------------------------ */
 
-/* Answers a scrape. The trainer stays valid meanwhile: clv_run_metrics_detach waits for `in_use`,
- * and clv_run_metrics_close for the port. */
+/* Answers a scrape. The trainer stays valid meanwhile: clv_run_metrics_detach waits for
+ * `runtime_lock`, and clv_run_metrics_close for the port. */
 static unsigned answer_scrape(void *user, clv_bytes *out) {
   clv_run_metrics *m = user;
-  pthread_mutex_lock(&m->in_use);
+  pthread_mutex_lock(&m->runtime_lock);
   pthread_mutex_lock(&m->lock);
   scrape n = {.numbers = m->numbers, .session = m->session};
   if (m->trainer) n.runtime = clv_trainer_runtime(m->trainer);
   pthread_mutex_unlock(&m->lock);
-  if (n.runtime) cleave_inspect(n.runtime, &n.held);
-  n.contexts = (double)n.held.contexts;
-  n.values = (double)n.held.values;
-  n.memory = (double)n.held.memory_bytes;
+  if (n.runtime) cleave_inspect(n.runtime, &n.runtime_state);
+  n.n_contexts = (double)n.runtime_state.contexts;
+  n.n_values = (double)n.runtime_state.values;
+  n.memory_bytes = (double)n.runtime_state.memory_bytes;
   clv_tls_handshakes_get_counts(false, &n.handshakes);
-  clv_metrics_write(table, CLV_COUNT(table), &n, out);
-  pthread_mutex_unlock(&m->in_use);
+  clv_metrics_write(metric_rows, CLV_COUNT(metric_rows), &n, out);
+  pthread_mutex_unlock(&m->runtime_lock);
   clv_metrics_process("cleave-master", out);
   return 200;
 }
@@ -433,10 +436,10 @@ clv_code clv_run_metrics_open(const clv_session_config *c, clv_run_metrics **ret
   CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
   m->session = c->name;
   m->wait_shares[PHASE_OTHER] = 1;
-  m->numbers.step_s.bounds = step_bounds;
-  m->numbers.step_s.n_bounds = CLV_COUNT(step_bounds);
+  m->numbers.step_seconds.bounds = step_seconds_bounds;
+  m->numbers.step_seconds.n_bounds = CLV_COUNT(step_seconds_bounds);
   pthread_mutex_init(&m->lock, NULL);
-  pthread_mutex_init(&m->in_use, NULL);
+  pthread_mutex_init(&m->runtime_lock, NULL);
   clv_code code = open_port(c, m, err);
   if (code != CLV_OK) {
     clv_run_metrics_close(m);
@@ -451,19 +454,19 @@ void clv_run_metrics_close(clv_run_metrics *m) {
   clv_http_close(m->http);
   if (m->trainer) clv_trainer_set_on_waits(m->trainer, NULL, NULL);
   pthread_mutex_destroy(&m->lock);
-  pthread_mutex_destroy(&m->in_use);
+  pthread_mutex_destroy(&m->runtime_lock);
   free(m);
 }
 
 /* Warns if other machines can reach the port, because no other port of the master listens in the
  * private network. */
 void clv_run_metrics_warn(const clv_session_config *c) {
-  clv_err where;
+  clv_err warning;
   if (!c->metrics.listen || clv_http_is_loopback(c->metrics.listen)) return;
   clv_session_fail_at(
-      c, c->metrics.listen_pos, &where,
+      c, c->metrics.listen_pos, &warning,
       "metrics.listen is %s: every host that reaches that address can read loss, speed and "
       "names of workers without a password; use 127.0.0.1 to keep them local",
       c->metrics.listen);
-  clv_notice(CLV_LOG_WARN, "metrics", "warning: %s", where.text);
+  clv_notice(CLV_LOG_WARN, "metrics", "warning: %s", warning.text);
 }

@@ -17,13 +17,13 @@
 #include "master/watch/watch.h"
 
 enum {
-  ANSWER_LIMIT_MS = 5000, /* time limit in ms for the answer of a worker */
+  MAX_ANSWER_WAIT_MS = 5000, /* time limit in ms for the answer of a worker */
   N_ROUNDS = 3, /* rounds of one report: round 1 starts link measurements, 2 and 3 are compared */
   FIRST_FRAME_MS = 100,
 };
 
 typedef struct watched_worker {
-  struct status *status;
+  struct status_command *status;
   uint32_t index;
   pthread_t thread;
   bool is_started;
@@ -34,12 +34,12 @@ typedef struct watched_worker {
   bool has_outcome;   /* the worker has answered, or could not be asked */
   bool has_failed;    /* the last round failed */
   bool was_refused;   /* the worker refused this identity, or is at its limits */
-  uint32_t n_replies; /* number of valid replies: 0: none; 1: `now`; 2: `before` and `now` */
-  clv_wire_status_reply before, now;
+  uint32_t n_replies; /* number of valid replies: 0: none; 1: new_reply; 2: both */
+  clv_wire_status_reply old_reply, new_reply;
   char error[CLV_ERR_TEXT], fix[CLV_TLS_URI_LEN + 100];
 } watched_worker;
 
-typedef struct status {
+typedef struct status_command {
   const clv_session_config *config;
   const clv_run_options *o;
   clv_find_escrow *find_escrow;
@@ -50,7 +50,7 @@ typedef struct status {
   pthread_cond_t stop_condition; /* wakes the sleeping threads when `is_stopping` is set */
   bool is_stopping;
   watched_worker *workers; /* [config->n_workers] the workers that are asked */
-} status;
+} status_command;
 
 /* ---- asking a worker ------------------------------------------------------------------------- */
 
@@ -58,7 +58,7 @@ static const clv_remote_spec *worker_spec_of(const watched_worker *w) {
   return &w->status->config->workers[w->index];
 }
 
-static clv_code connect_to(watched_worker *w, unsigned ms, clv_err *err) {
+static clv_code connect_channel(watched_worker *w, unsigned ms, clv_err *err) {
   const clv_tls_identity *id = w->status->identity;
   if (w->channel) return CLV_OK;
   clv_rpc_channel_options o = {.target_address = worker_spec_of(w)->address,
@@ -74,9 +74,9 @@ static clv_code request_status(watched_worker *w, clv_wire_status_reply *ret, cl
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   const clv_wire_status_request status_request = {.all_sessions = true,
                                                   .newest_protocol = CLV_WIRE_PROTOCOL};
-  uint64_t limit_ms = w->status->config->limits.connect_timeout_ms;
-  unsigned ms = (unsigned)CLV_MIN(limit_ms, (uint64_t)ANSWER_LIMIT_MS);
-  CLV_TRY(connect_to(w, ms, err));
+  uint64_t max_wait_ms = w->status->config->limits.connect_timeout_ms;
+  unsigned ms = (unsigned)CLV_MIN(max_wait_ms, (uint64_t)MAX_ANSWER_WAIT_MS);
+  CLV_TRY(connect_channel(w, ms, err));
   CLV_TRY(clv_wire_status_request_encode(&status_request, &request, err));
   clv_code code =
       clv_rpc_call_unary(w->channel, CLV_METHOD_STATUS, request.data, request.len, ms, &reply, err);
@@ -127,8 +127,8 @@ static void write_remedy(const watched_worker *w, const clv_err *reason, char *d
 
 static void store_failure(watched_worker *w, const clv_err *reason) {
   pthread_mutex_lock(&w->status->lock);
-  clv_wire_message_clear(&w->before);
-  clv_wire_message_clear(&w->now);
+  clv_wire_message_clear(&w->old_reply);
+  clv_wire_message_clear(&w->new_reply);
   w->n_replies = 0;
   w->has_outcome = w->has_failed = true;
   snprintf(w->error, sizeof w->error, "%s", reason->text);
@@ -139,16 +139,16 @@ static void store_failure(watched_worker *w, const clv_err *reason) {
 
 static void store_reply(watched_worker *w, const clv_wire_status_reply *reply) {
   pthread_mutex_lock(&w->status->lock);
-  clv_wire_message_clear(&w->before);
-  w->before = w->now;
-  w->now = *reply;
+  clv_wire_message_clear(&w->old_reply);
+  w->old_reply = w->new_reply;
+  w->new_reply = *reply;
   w->n_replies = CLV_MIN(w->n_replies + 1, 2u);
   w->has_outcome = true;
   w->has_failed = false;
   pthread_mutex_unlock(&w->status->lock);
 }
 
-static bool ask_once(watched_worker *w) {
+static bool query_once(watched_worker *w) {
   clv_wire_status_reply reply = {0};
   clv_err err;
   if (request_status(w, &reply, &err) == CLV_OK) {
@@ -161,24 +161,24 @@ static bool ask_once(watched_worker *w) {
 }
 
 /* Sleeps until the next round. Returns false if the command stops before. */
-static bool sleep_until(status *s, uint64_t at_ns) {
+static bool sleep_until(status_command *s, uint64_t at_ns) {
   struct timespec at = {(time_t)(at_ns / 1000000000u), (long)(at_ns % 1000000000u)};
   pthread_mutex_lock(&s->lock);
   while (!s->is_stopping && clv_now_ns() < at_ns)
     pthread_cond_timedwait(&s->stop_condition, &s->lock, &at);
-  bool continues = !s->is_stopping;
+  bool must_continue = !s->is_stopping;
   pthread_mutex_unlock(&s->lock);
-  return continues;
+  return must_continue;
 }
 
 /* Asks a worker in rounds; runs on its thread. The first question only makes the worker's links
  * measure each other, so the next one follows soon. */
 static void *watch_worker(void *user) {
   watched_worker *w = user;
-  status *s = w->status;
+  status_command *s = w->status;
   bool asks_once = !s->o->watch;
   for (uint64_t next_ask_ns = clv_now_ns();;) {
-    bool has_answered = ask_once(w);
+    bool has_answered = query_once(w);
     w->n_rounds++;
     if (asks_once && (!has_answered || w->n_rounds == N_ROUNDS)) return NULL;
     uint64_t pause_ns = w->n_rounds == 1 ? s->interval_ns / 2 : s->interval_ns;
@@ -191,24 +191,25 @@ static void *watch_worker(void *user) {
 
 /* Makes the view. Caller holds the lock while it uses the view, which refers to texts of the
  * answers. */
-static clv_code make_view(status *s, clv_status_view *l, clv_status_buffers *memory, clv_err *err) {
+static clv_code make_view(status_command *s, clv_status_view *l, clv_status_buffers *buffers,
+                          clv_err *err) {
   for (uint32_t i = 0; i < l->n_workers; i++) {
     watched_worker *w = &s->workers[i];
     clv_status_worker *to = &l->workers[i];
     *to =
         (clv_status_worker){.name = worker_spec_of(w)->name, .address = worker_spec_of(w)->address};
     if (w->n_replies)
-      CLV_TRY(clv_status_compare(s->config, i, w->n_replies > 1 ? &w->before : NULL, &w->now,
-                                 &memory[i], to, err));
+      CLV_TRY(clv_status_compare(s->config, i, w->n_replies > 1 ? &w->old_reply : NULL,
+                                 &w->new_reply, &buffers[i], to, err));
     to->has_outcome = w->has_outcome;
     to->error = w->has_failed ? w->error : NULL;
-    to->refused = w->was_refused;
+    to->was_refused = w->was_refused;
     to->fix = w->has_failed ? w->fix : NULL;
   }
   return CLV_OK;
 }
 
-static void show_report(status *s, clv_screen *screen) {
+static void show_report(status_command *s, clv_screen *screen) {
   CLV_AUTO(clv_freep) clv_status_worker *workers = NULL;
   CLV_AUTO(clv_freep) clv_status_buffers *memory = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0};
@@ -242,33 +243,33 @@ static void show_report(status *s, clv_screen *screen) {
 }
 
 /* Counts the workers that do not answer. */
-static uint32_t count_missing(status *s) {
-  uint32_t n_missing = 0;
+static uint32_t count_unanswered_workers(status_command *s) {
+  uint32_t n_unanswered = 0;
   pthread_mutex_lock(&s->lock);
   for (uint32_t i = 0; i < s->config->n_workers; i++)
-    n_missing += s->workers[i].has_failed || !s->workers[i].has_outcome;
+    n_unanswered += s->workers[i].has_failed || !s->workers[i].has_outcome;
   pthread_mutex_unlock(&s->lock);
-  return n_missing;
+  return n_unanswered;
 }
 
 /* Returns true if each worker has failed or answered `n_replies` times. */
-static bool have_all_replied(status *s, uint32_t n_replies) {
-  bool have_all = true;
+static bool have_all_replied(status_command *s, uint32_t n_replies) {
+  bool all_have_replied = true;
   pthread_mutex_lock(&s->lock);
   for (uint32_t i = 0; i < s->config->n_workers; i++)
-    have_all &= s->workers[i].has_failed || s->workers[i].n_replies >= n_replies;
+    all_have_replied &= s->workers[i].has_failed || s->workers[i].n_replies >= n_replies;
   pthread_mutex_unlock(&s->lock);
-  return have_all;
+  return all_have_replied;
 }
 
 /* Repeats the report until Ctrl-C. A terminal shows at once which workers have not answered yet. A
  * file or pipe gets the first report when all workers have two answers to compare; the command ends
  * when the pipe is closed. */
-static void show_repeatedly(status *s, clv_screen *screen) {
-  bool is_live = screen && clv_screen_is_terminal(screen), has_begun = false;
+static void show_repeatedly(status_command *s, clv_screen *screen) {
+  bool redraws_screen = screen && clv_screen_is_terminal(screen), has_begun = false;
   while (!*s->o->interrupted && !ferror(stdout)) {
-    has_begun |= have_all_replied(s, is_live ? 1 : 2);
-    if (is_live || has_begun) show_report(s, screen);
+    has_begun |= have_all_replied(s, redraws_screen ? 1 : 2);
+    if (redraws_screen || has_begun) show_report(s, screen);
     uint64_t pause_ns = has_begun ? s->interval_ns : FIRST_FRAME_MS * 1000000u;
     struct timespec pause = {(time_t)(pause_ns / 1000000000u), (long)(pause_ns % 1000000000u)};
     nanosleep(&pause, NULL); /* waits; a signal ends the sleep early */
@@ -277,7 +278,7 @@ static void show_repeatedly(status *s, clv_screen *screen) {
 
 /* ---- the command status ---------------------------------------------------------------------- */
 
-static clv_code open_status(status *s, clv_err *err) {
+static clv_code open_status_command(status_command *s, clv_err *err) {
   const clv_tls_config *t = &s->config->tls;
   clv_rpc_runtime_options ro = {.n_queue_threads = 2};
   CLV_TRY(clv_tls_set_min_version(err));
@@ -296,20 +297,20 @@ static clv_code open_status(status *s, clv_err *err) {
   return CLV_OK;
 }
 
-static void join_threads(status *s) {
+static void join_threads(status_command *s) {
   for (uint32_t i = 0; s->workers && i < s->config->n_workers; i++)
     if (s->workers[i].is_started) pthread_join(s->workers[i].thread, NULL);
 }
 
-static void close_status(status *s) {
+static void close_status_command(status_command *s) {
   pthread_mutex_lock(&s->lock);
   s->is_stopping = true;
   pthread_cond_broadcast(&s->stop_condition);
   pthread_mutex_unlock(&s->lock);
   join_threads(s);
   for (uint32_t i = 0; s->workers && i < s->config->n_workers; i++) {
-    clv_wire_message_clear(&s->workers[i].before);
-    clv_wire_message_clear(&s->workers[i].now);
+    clv_wire_message_clear(&s->workers[i].old_reply);
+    clv_wire_message_clear(&s->workers[i].new_reply);
     clv_rpc_channel_free(s->workers[i].channel);
   }
   clv_rpc_runtime_free(s->runtime);
@@ -319,7 +320,7 @@ static void close_status(status *s) {
   pthread_mutex_destroy(&s->lock);
 }
 
-static clv_exit_code run_status(status *s) {
+static clv_exit_code run_status_command(status_command *s) {
   clv_screen *screen = NULL;
   clv_err err;
   if (!s->o->json && clv_screen_open(s->o->watch, &screen, &err) != CLV_OK) {
@@ -334,26 +335,26 @@ static clv_exit_code run_status(status *s) {
     show_report(s, screen);
   }
   clv_screen_close(screen);
-  return count_missing(s) ? CLV_EXIT_CONNECT : CLV_EXIT_OK;
+  return count_unanswered_workers(s) ? CLV_EXIT_CONNECT : CLV_EXIT_OK;
 }
 
-static void init_status(status *s) {
-  pthread_condattr_t monotonic;
+static void init_status_command(status_command *s) {
+  pthread_condattr_t clock_attr;
   pthread_mutex_init(&s->lock, NULL);
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&s->stop_condition, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  pthread_condattr_init(&clock_attr);
+  pthread_condattr_setclock(&clock_attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&s->stop_condition, &clock_attr);
+  pthread_condattr_destroy(&clock_attr);
 }
 
 clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o,
                               clv_find_escrow *find_escrow) {
   double interval = o->interval_s > 0 ? o->interval_s : 1;
-  status s = {.config = config,
-              .o = o,
-              .find_escrow = find_escrow,
-              .interval_ns = (uint64_t)(interval * 1e9)};
-  sigset_t blocked_signals, before;
+  status_command s = {.config = config,
+                      .o = o,
+                      .find_escrow = find_escrow,
+                      .interval_ns = (uint64_t)(interval * 1e9)};
+  sigset_t blocked_signals, old_signals;
   clv_err err;
   if (!config->n_workers) {
     puts("this session has no workers to ask");
@@ -363,18 +364,18 @@ clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_op
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
   }
-  init_status(&s);
+  init_status_command(&s);
   sigemptyset(&blocked_signals); /* only this thread, which sleeps, handles Ctrl-C */
   sigaddset(&blocked_signals, SIGINT);
   sigaddset(&blocked_signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &blocked_signals, &before);
-  clv_code code = open_status(&s, &err);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_sigmask(SIG_BLOCK, &blocked_signals, &old_signals);
+  clv_code code = open_status_command(&s, &err);
+  pthread_sigmask(SIG_SETMASK, &old_signals, NULL);
   clv_exit_code result = CLV_EXIT_CONNECT;
   if (code == CLV_OK)
-    result = run_status(&s);
+    result = run_status_command(&s);
   else
     clv_exit_report(result, &err);
-  close_status(&s);
+  close_status_command(&s);
   return result;
 }

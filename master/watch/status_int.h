@@ -22,9 +22,9 @@ typedef struct clv_status_buffers {
  * with its own start. *ret refers to texts of `now` and of the config. Fills all fields except
  * error and fix. */
 clv_code clv_status_compare(const clv_session_config *config, uint32_t worker,
-                            const clv_wire_status_reply *before, const clv_wire_status_reply *now,
-                            clv_status_buffers *memory, clv_status_worker *ret,
-                            clv_err *err) CLV_USE_RESULT;
-void clv_status_buffers_done(clv_status_buffers *memory);
+                            const clv_wire_status_reply *old_reply,
+                            const clv_wire_status_reply *new_reply, clv_status_buffers *buffers,
+                            clv_status_worker *ret, clv_err *err) CLV_USE_RESULT;
+void clv_status_buffers_done(clv_status_buffers *buffers);
 
 #endif

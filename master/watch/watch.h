@@ -41,16 +41,16 @@ void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_
 /* Forgets the trainer, which may then be closed. Waits for a scrape that uses it. */
 void clv_run_metrics_detach(clv_run_metrics *m);
 /* Stores that a worker was lost, and that the run recovers. */
-void clv_run_metrics_lost(clv_run_metrics *m);
-/* Stores that the run trains again, took_ns after a worker was lost. */
-void clv_run_metrics_recovered(clv_run_metrics *m, uint64_t took_ns);
-void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s);
-void clv_run_metrics_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t took_ns);
+void clv_run_metrics_note_lost_worker(clv_run_metrics *m);
+/* Stores that the run trains again, duration_ns after a worker was lost. */
+void clv_run_metrics_note_recovery(clv_run_metrics *m, uint64_t duration_ns);
+void clv_run_metrics_note_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s);
+void clv_run_metrics_note_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t duration_ns);
 /* Stores the progress of checkpoint.escrow, which makes sealed copies: the step of the newest copy,
  * its size, the time at which it was complete (size and time 0: not by this process), and the
  * number of copies that have failed. */
-void clv_run_metrics_escrow(clv_run_metrics *m, uint64_t step, uint64_t bytes, uint64_t wall_ms,
-                            uint64_t n_failures);
+void clv_run_metrics_note_escrow(clv_run_metrics *m, uint64_t step, uint64_t bytes,
+                                 uint64_t wall_ms, uint64_t n_failures);
 /* Warns on standard error if other machines can read the port. */
 void clv_run_metrics_warn(const clv_session_config *config);
 

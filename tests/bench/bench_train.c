@@ -85,7 +85,7 @@ static void measure_steps(bench *b, unsigned n, bool reports_waits) {
 static void print_window(const bench *b) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   unsigned found = 0;
-  clv_trainer_schedule_text(b->trainer, &text);
+  clv_trainer_append_schedule_text(b->trainer, &text);
   const char *at = text.len ? strstr(text.data, " window ") : NULL;
   if (!at || sscanf(at, " window %u", &found) != 1) exit_with_message("no window in the schedule");
   print_list(&(double){found}, 1);

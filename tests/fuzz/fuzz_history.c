@@ -61,11 +61,11 @@ static bool check_run_entry(void) {
 
 static void run_history_commands(bool has_ended) {
   int code;
-  NEVER(clv_history_list(home, false, NULL) != CLV_OK);
-  NEVER(clv_history_list(run, true, NULL) != CLV_OK);
-  NEVER(clv_history_log(run, has_ended, false, &code, NULL) != CLV_OK);
+  NEVER(clv_history_print_runs(home, false, NULL) != CLV_OK);
+  NEVER(clv_history_print_runs(run, true, NULL) != CLV_OK);
+  NEVER(clv_history_print_log(run, has_ended, false, &code, NULL) != CLV_OK);
   /* the folder has no JSON file */
-  NEVER(clv_history_log(run, false, true, &code, NULL) != CLV_NOT_FOUND);
+  NEVER(clv_history_print_log(run, false, true, &code, NULL) != CLV_NOT_FOUND);
 }
 
 /* Asserts that the text for a terminal, and the JSON for programs, are well formed. */

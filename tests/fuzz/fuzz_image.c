@@ -15,11 +15,11 @@ enum { CROP = 8, MAX_PIXELS = 1 << 16 };
 static void render_view(const clv_pixels *p, const clv_image_options *o, const clv_rng_key *key) {
   CLV_AUTO(clv_resampler_done) clv_resampler r = {0};
   uint16_t out[CROP * CROP * 3]; /* pixels of 16 bits; also used for 8 bits */
-  clv_image_view view;
+  clv_image_transform view;
   clv_err err;
-  if (clv_image_view_choose(o, p->width, p->height, key, &view, &err) != CLV_OK) return;
+  if (clv_image_transform_choose(o, p->width, p->height, key, &view, &err) != CLV_OK) return;
   NEVER(view.out_width != CROP || view.out_height != CROP);
-  (void)!clv_image_view_render(&view, p, o->max_pixels, &r, (uint8_t *)out, &err);
+  (void)!clv_image_transform_apply(&view, p, o->max_pixels, &r, (uint8_t *)out, &err);
 }
 
 static void render_views(const clv_pixels *p, uint8_t pick) {
@@ -32,7 +32,7 @@ static void render_views(const clv_pixels *p, uint8_t pick) {
                          .ratio_high = pick & 4 ? 2 : 4,
                          .flip = 0.5,
                          .max_pixels = MAX_PIXELS};
-  clv_rng_key key = clv_image_view_key(pick, 1, p->width);
+  clv_rng_key key = clv_image_transform_rng_key(pick, 1, p->width);
   render_view(p, &o, NULL);
   for (size_t i = 0; i < 2 * CLV_COUNT(kinds); i++) {
     o.train_crop = kinds[i / 2];

@@ -19,7 +19,7 @@ static void check_window(const clv_page_set *p, int64_t i) {
   const int32_t *ids = get_row(p->ids, i), *boxes = get_row(p->boxes, i);
   NEVER(*get_row(p->lengths, i) < 2 || *get_row(p->lengths, i) > WIDTH);
   for (int k = 0; k < WIDTH; k++) NEVER(ids[k] < 0 || ids[k] >= TOKENS);
-  for (int k = 0; k < 4 * WIDTH; k++) NEVER(boxes[k] < 0 || boxes[k] > CLV_BOX_MAX);
+  for (int k = 0; k < 4 * WIDTH; k++) NEVER(boxes[k] < 0 || boxes[k] > CLV_MAX_BOX_COORDINATE);
   for (int k = 0; k < WIDTH; k++)
     NEVER(boxes[4 * k] > boxes[4 * k + 2] || boxes[4 * k + 1] > boxes[4 * k + 3]);
 }
@@ -27,11 +27,11 @@ static void check_window(const clv_page_set *p, int64_t i) {
 /* Asserts that each window belongs to one page and that each position names a word of that page. */
 static void check_kept_pages(const clv_page_set *p) {
   size_t n_windows = 0;
-  for (size_t i = 0; i < p->kept.n; i++) {
-    const clv_kept_page *page = &p->kept.pages[i];
-    NEVER(page->first != n_windows || !page->windows);
-    n_windows += page->windows;
-    for (size_t w = page->first; w < n_windows; w++)
+  for (size_t i = 0; i < p->kept_pages.n; i++) {
+    const clv_kept_page *page = &p->kept_pages.pages[i];
+    NEVER(page->first_record != n_windows || !page->n_records);
+    n_windows += page->n_records;
+    for (size_t w = page->first_record; w < n_windows; w++)
       for (int k = 0; k < WIDTH; k++)
         NEVER(get_row(p->token_words, (int64_t)w)[k] >= (int32_t)page->n);
   }
@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_err err = {0};
   if (!size) return 0;
   clv_page_rows r = {.tokens = {.path = "fuzz"},
-                     .window = {.width = WIDTH, .stride = 2, .first = 2, .last = 3},
+                     .window = {.width = WIDTH, .stride = 2, .first_id = 2, .last_id = 3},
                      .label_kind = (clv_page_label_kind)(data[0] % 3),
                      .keeps_pages = data[0] % 6 == 3,
                      .groups_by_file = data[0] & 64,

@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
   clv_err err = {0};
   if (!size) return 0;
-  clv_tokenizer_options o = {.keep_case = data[0] & 1, .accents = (clv_accents)(data[0] / 2 % 3)};
+  clv_tokenizer_options o = {.keeps_case = data[0] & 1, .accents = (clv_accents)(data[0] / 2 % 3)};
   const char *text = (const char *)data + 1, *nul = memchr(text, '\0', size - 1);
   size_t file = nul ? (size_t)(nul - text) : 0, len = size - 1 - file - (nul != NULL);
   clv_code code = nul ? clv_wordpiece_parse(text, file, "fuzz", &o, &t, &err)

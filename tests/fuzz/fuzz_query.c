@@ -26,8 +26,8 @@ static void read_all(clv_cell_source *s) {
   clv_source_cell cell;
   clv_err err = {0};
   bool has_more = true;
-  while (s->reader->next(s, &has_more, &err) == CLV_OK && has_more)
-    while (s->reader->cell(s, &cell, &has_more, &err) == CLV_OK && has_more)
+  while (s->reader->start_next_record(s, &has_more, &err) == CLV_OK && has_more)
+    while (s->reader->read_cell(s, &cell, &has_more, &err) == CLV_OK && has_more)
       NEVER(cell.field >= s->fields.n || cell.text[cell.len] != '\0');
   NEVER(has_more && !strstr(err.text, DATABASE));
 }

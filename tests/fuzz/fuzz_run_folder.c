@@ -28,10 +28,10 @@ static void parse_best_checkpoint(const char *text, size_t len) {
 }
 
 static void parse_stopping(const char *text, size_t len) {
-  char parsed_again[CLV_STOPPING_TEXT];
-  clv_stopping s;
-  if (!clv_stopping_parse(text, &s)) return;
-  clv_stopping_format(&s, parsed_again);
+  char parsed_again[CLV_EARLY_STOPPING_TEXT_BYTES];
+  clv_early_stopping_state s;
+  if (!clv_early_stopping_parse(text, &s)) return;
+  clv_early_stopping_format(&s, parsed_again);
   if (len < strlen(parsed_again) || strcmp(text, parsed_again) != 0 || !isfinite(s.best)) abort();
 }
 

@@ -19,7 +19,7 @@ static clv_seal_key make_key(void) {
   clv_seal_key key = {.path = path};
   uint8_t id[CLV_SEAL_ID_BYTES];
   memset(&key.secret, 7, sizeof key.secret);
-  NEVER(clv_seal_id(&key.secret, id, NULL) != CLV_OK);
+  NEVER(clv_seal_compute_key_id(&key.secret, id, NULL) != CLV_OK);
   clv_hex(id, sizeof id, key.id);
   return key;
 }
@@ -31,12 +31,12 @@ static bool is_openable(int fd, clv_bytes *ret_data) {
   const void *data;
   size_t n = 1;
   NEVER(lseek(fd, 0, SEEK_SET) != 0);
-  if (clv_sealed_open_fd(dup(fd), "fuzz", &key, "fuzz", &r, NULL) != CLV_OK) return false;
+  if (clv_sealed_reader_open_fd(dup(fd), "fuzz", &key, "fuzz", &r, NULL) != CLV_OK) return false;
   while (n) {
-    if (clv_sealed_next(r, &data, &n, NULL) != CLV_OK) return false;
+    if (clv_sealed_reader_next(r, &data, &n, NULL) != CLV_OK) return false;
     clv_bytes_add(ret_data, data, n);
   }
-  NEVER(ret_data->len != clv_sealed_bytes(r));
+  NEVER(ret_data->len != clv_sealed_reader_data_bytes(r));
   return true;
 }
 
@@ -46,8 +46,9 @@ static void seal_and_change(const uint8_t *data, size_t size) {
   const clv_seal_key key = make_key();
   char path[64];
   snprintf(path, sizeof path, "/dev/shm/cleave-fuzz-seal-%d", (int)getpid());
-  NEVER(clv_sealed_begin(path, &key, "fuzz", &w, NULL) != CLV_OK ||
-        clv_sealed_put(w, data, size, NULL) != CLV_OK || clv_sealed_finish(w, NULL) != CLV_OK);
+  NEVER(clv_sealed_writer_begin(path, &key, "fuzz", &w, NULL) != CLV_OK ||
+        clv_sealed_writer_add(w, data, size, NULL) != CLV_OK ||
+        clv_sealed_writer_finish(w, NULL) != CLV_OK);
   int fd = open(path, O_RDWR | O_CLOEXEC);
   NEVER(fd < 0 || unlink(path) != 0);
   NEVER(!is_openable(fd, &plain) || plain.len != size ||

@@ -48,7 +48,7 @@ static void check_index(const clv_cell_table *t, const clv_learnt *l) {
   NEVER(clv_table_encode_index(t, l, 4, &x, &err) != CLV_OK);
   for (size_t i = 0; i < x->n; i++) {
     int64_t number = ((const int64_t *)x->data)[i];
-    NEVER(number < 0 || (size_t)number >= clv_learnt_index_rows(&l->columns[4]));
+    NEVER(number < 0 || (size_t)number >= clv_learnt_index_row_count(&l->columns[4]));
   }
 }
 
@@ -76,7 +76,7 @@ static void check_targets(clv_cell_table *t, const clv_learnt *l) {
       int64_t class = clv_dataset_target_class(&ds, k, i);
       NEVER(class < 0 || (size_t) class >= clv_dataset_target_class_count(&ds, k));
     }
-  clv_targets_free_learnt(ds.targets, ds.n_targets);
+  clv_learnt_targets_free(ds.targets, ds.n_targets);
   clv_tensor_unref(ds.labels);
 }
 
@@ -108,20 +108,20 @@ static void check_date(const clv_bytes *text) {
     NEVER(!err.text[0]);
     return;
   }
-  if (!clv_date_read(end, len, form, &days)) return;
+  if (!clv_date_read_days(end, len, form, &days)) return;
   NEVER(!(fabs(days) < CLV_MAX_DAYS));
   for (int part = 0; part < CLV_DATE_PARTS; part++) {
-    double phase = clv_date_part_passed(days, (clv_date_part)part);
+    double phase = clv_date_fraction_passed(days, (clv_date_part)part);
     NEVER(!(phase >= 0 && phase < 1));
   }
   clv_date_text(days, written);
   /* a time zone can move a day before year 1 or behind 9999, which has no readable text */
-  if (clv_date_read(written, strlen(written), NULL, &parsed_again))
+  if (clv_date_read_days(written, strlen(written), NULL, &parsed_again))
     NEVER(parsed_again != floor(days));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  static const char *const set_names[CLV_SETS] = {"p1", "p2", "p3"};
+  static const char *const set_names[CLV_SET_COUNT] = {"p1", "p2", "p3"};
   clv_err err = {0};
   if (size < 2) return 0;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -149,9 +149,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                      .n_columns = CLV_COUNT(columns) - !has_targets,
                                      .targets = targets,
                                      .n_targets = has_targets ? CLV_COUNT(targets) : 0,
-                                     .ignores_others = data[0] & 64,
+                                     .ignores_unlisted_columns = data[0] & 64,
                                      .has_decimal_comma = data[0] & 128}};
-  for (int set = 0; set < CLV_SETS; set++) o.set_values[set] = (clv_set_values){&set_names[set], 1};
+  for (int set = 0; set < CLV_SET_COUNT; set++)
+    o.set_values[set] = (clv_set_values){&set_names[set], 1};
   clv_cell_table *t = NULL;
   if (clv_table_parse(&o, text.data, text.len, &t, &err) == CLV_OK)
     check_table(t);

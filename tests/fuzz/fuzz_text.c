@@ -38,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                             &err) != CLV_OK);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_add(&text, data + 1, size - 1);
-  clv_code code = clv_text_table_read(&r, &o, text.data, text.len, &err);
+  clv_code code = clv_text_rows_read_table(&r, &o, text.data, text.len, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz."));
   NEVER(r.broken.n && (!r.skips_broken || !strstr(r.broken.error_lines.data, "fuzz.")));
   if (code == CLV_OK && clv_texts_from_rows(&r, &t, &err) == CLV_OK) check_rows(t);

@@ -14,8 +14,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_word(const clv_page_word *w) {
   uint32_t c;
-  NEVER(!w->text[0] || w->x0 > w->x1 || w->y0 > w->y1 || w->x1 > CLV_BOX_MAX ||
-        w->y1 > CLV_BOX_MAX);
+  NEVER(!w->text[0] || w->x0 > w->x1 || w->y0 > w->y1 || w->x1 > CLV_MAX_BOX_COORDINATE ||
+        w->y1 > CLV_MAX_BOX_COORDINATE);
   for (size_t i = 0, n; w->text[i]; i += n) {
     n = clv_utf8_decode(w->text + i, SIZE_MAX, &c);
     NEVER(!n || clv_is_control(c));
@@ -23,7 +23,7 @@ static void check_word(const clv_page_word *w) {
 }
 
 static void check_windows(const clv_tokenizer *t, const clv_page *page) {
-  const clv_window_options o = {.width = 6, .stride = 2, .first = 2, .last = 3};
+  const clv_window_options o = {.width = 6, .stride = 2, .first_id = 2, .last_id = 3};
   clv_windows w = {0};
   clv_err err;
   NEVER(clv_windows_make(page, NULL, t, &o, &w, &err) != CLV_OK);

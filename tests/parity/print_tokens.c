@@ -12,7 +12,7 @@
 static clv_code print_text(const clv_tokenizer *t, const char *text, size_t len, bool has_ends,
                            clv_err *err) {
   CLV_AUTO(clv_ids_done) clv_ids ids = {0};
-  clv_tokenizer_ends ends = clv_tokenizer_ends_of(t);
+  clv_tokenizer_end_settings ends = clv_tokenizer_get_end_settings(t);
   if (has_ends && ends.before >= 0) CLV_TRY(clv_ids_add(&ids, ends.before, err));
   CLV_TRY(clv_tokenizer_encode(t, text, len, &ids, err));
   if (has_ends && ends.after >= 0) CLV_TRY(clv_ids_add(&ids, ends.after, err));
@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
   CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
   clv_err err;
   if (argc < 4) return 2;
-  clv_tokenizer_options o = {.keep_case = strcmp(argv[2], "cased") == 0};
+  clv_tokenizer_options o = {.keeps_case = strcmp(argv[2], "cased") == 0};
   if (strcmp(argv[3], "auto") != 0)
     o.accents = strcmp(argv[3], "keep") == 0 ? CLV_ACCENTS_KEEP : CLV_ACCENTS_STRIP;
   clv_code code = clv_tokenizer_open(argv[1], &o, &t, &err);

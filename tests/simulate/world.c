@@ -231,8 +231,8 @@ static cleave_status read_config(cleave_error *error) {
 cleave_status sim_world_open_runtime(sim_world *w, cleave_runtime **ret, cleave_error *error) {
   api_platform platform = {.user = w,
                            .clock = sim_world_get_clock(w),
-                           .random_bytes = draw_bytes,
-                           .call = call_worker,
+                           .fill_random_bytes = draw_bytes,
+                           .call_worker = call_worker,
                            .open_link = open_link,
                            .n_bulk_lanes = CLEAVE_BULK_LANES,
                            .wait = sim_world_wait_until,

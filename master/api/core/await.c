@@ -23,8 +23,8 @@ static bool advance_future(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   f->n_users++; /* the record stays until the end of this function */
   f->op->advance(rt, f);
-  if (!f->is_finished && f->op->deadline_error && api_is_deadline_over(rt, f->next_check_ns)) {
-    f->op->deadline_error(rt, f, &why);
+  if (!f->is_finished && f->op->fill_deadline_error && api_is_deadline_over(rt, f->next_check_ns)) {
+    f->op->fill_deadline_error(rt, f, &why);
     api_future_end_early(rt, f, &why);
   }
   bool is_deadline_over = f->is_finished;
@@ -33,29 +33,30 @@ static bool advance_future(cleave_runtime *rt, api_future *f) {
 }
 
 /* Advances the futures in order until one ends. Returns true if one has ended: other futures may
- * have waited for it, so the caller calls the function again. *ret_due: time of the next call. */
-static bool advance_all(cleave_runtime *rt, uint64_t *ret_due) {
-  *ret_due = api_step_decision_advance(rt);
-  for (api_future *f = rt->futures_state->first, *next; f; f = next) {
+ * have waited for it, so the caller calls the function again. *ret_due_ns: time of the next
+ * call. */
+static bool advance_all_futures(cleave_runtime *rt, uint64_t *ret_due_ns) {
+  *ret_due_ns = api_step_decision_advance(rt);
+  for (api_future *f = rt->futures_state->first_unfinished, *next; f; f = next) {
     next = f->next;
     if (advance_future(rt, f)) return true;
-    *ret_due = CLV_MIN(*ret_due, f->next_check_ns);
+    *ret_due_ns = CLV_MIN(*ret_due_ns, f->next_check_ns);
   }
   return false;
 }
 
 uint64_t api_futures_advance(cleave_runtime *rt) {
-  uint64_t due;
-  bool has_ended_one = false;
-  while (advance_all(rt, &due)) has_ended_one = true;
-  if (has_ended_one) api_wake(rt);
-  return due;
+  uint64_t due_ns;
+  bool has_ended_future = false;
+  while (advance_all_futures(rt, &due_ns)) has_ended_future = true;
+  if (has_ended_future) api_wake(rt);
+  return due_ns;
 }
 
 void api_future_abandon(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   api_fail(&why, CLV_CANCELLED, "future %llu, %s of %s, was cancelled", (unsigned long long)f->id,
-           f->op->name, f->subject);
+           f->op->name, f->subject_name);
   if (f->cannot_cancel || f->is_finished)
     api_future_settle(rt, f, &why);
   else
@@ -72,8 +73,9 @@ static void *run_futures_thread(void *user) {
   cleave_runtime *rt = user;
   LOCKED(rt);
   while (rt->futures_state->has_thread) {
-    uint64_t due = api_futures_advance(rt);
-    if (!run_callbacks(rt) && rt->futures_state->has_thread) api_sleep_parked(rt, due);
+    uint64_t due_ns = api_futures_advance(rt);
+    if (!run_callbacks(rt) && rt->futures_state->has_thread)
+      api_sleep_as_futures_thread(rt, due_ns);
   }
   (void)run_callbacks(rt);
   return NULL;
@@ -81,31 +83,32 @@ static void *run_futures_thread(void *user) {
 
 cleave_status api_futures_start_thread(cleave_runtime *rt, cleave_error *error) {
   api_futures *all = rt->futures_state;
-  if (rt->single_thread || all->has_thread || all->is_closing) return CLEAVE_OK;
+  if (rt->is_single_threaded || all->has_thread || all->is_closing) return CLEAVE_OK;
   all->has_thread = true;
   if (pthread_create(&all->thread, NULL, run_futures_thread, rt) == 0) return CLEAVE_OK;
   all->has_thread = false;
   return api_fail(error, CLV_EXHAUSTED, "no thread for the futures of the program");
 }
 
-static api_future *find_first_with_thread(const cleave_runtime *rt) {
-  api_future *f = rt->futures_state->first;
-  while (f && !f->op->has_thread) f = f->next;
+static api_future *find_first_threaded_future(const cleave_runtime *rt) {
+  api_future *f = rt->futures_state->first_unfinished;
+  while (f && !f->op->has_own_thread) f = f->next;
   return f;
 }
 
 void api_futures_stop(cleave_runtime *rt) {
   if (!rt) return;
   api_lock(rt);
-  for (api_future *f; (f = find_first_with_thread(rt)) != NULL;)
+  for (api_future *f; (f = find_first_threaded_future(rt)) != NULL;)
     if (!advance_future(rt, f)) (void)api_sleep(rt, UINT64_MAX);
   bool had_futures_thread = rt->futures_state->has_thread;
   cleave_error why;
   api_fail(&why, CLV_CANCELLED, "the runtime was closed");
-  while (rt->futures_state->first) api_future_end_early(rt, rt->futures_state->first, &why);
+  while (rt->futures_state->first_unfinished)
+    api_future_end_early(rt, rt->futures_state->first_unfinished, &why);
   rt->futures_state->has_thread = false;
   api_wake(rt);
-  pthread_cond_signal(&rt->parked_cond);
+  pthread_cond_signal(&rt->futures_thread_cond);
   if (!had_futures_thread) (void)run_callbacks(rt);
   api_unlock(rt);
   if (had_futures_thread) pthread_join(rt->futures_state->thread, NULL);
@@ -131,18 +134,18 @@ static bool is_any_done(const cleave_runtime *rt, const awaited_futures *a, size
 }
 
 static void unpark_for_callbacks(cleave_runtime *rt) {
-  if (rt->futures_state->ready) pthread_cond_signal(&rt->parked_cond);
+  if (rt->futures_state->first_ready) pthread_cond_signal(&rt->futures_thread_cond);
 }
 
 static bool advance_until_done(cleave_runtime *rt, const awaited_futures *a, uint64_t until_ns,
                                size_t *ret_index) {
   for (;;) {
-    uint64_t due = api_futures_advance(rt);
-    bool has_run_callbacks = rt->single_thread && run_callbacks(rt);
+    uint64_t due_ns = api_futures_advance(rt);
+    bool has_run_callbacks = rt->is_single_threaded && run_callbacks(rt);
     unpark_for_callbacks(rt);
     if (is_any_done(rt, a, ret_index)) return true;
     if (api_is_deadline_over(rt, until_ns) || api_is_interrupted(rt)) return false;
-    if (!has_run_callbacks) (void)api_sleep(rt, CLV_MIN(due, until_ns));
+    if (!has_run_callbacks) (void)api_sleep(rt, CLV_MIN(due_ns, until_ns));
   }
 }
 
@@ -150,10 +153,11 @@ static bool advance_until_done(cleave_runtime *rt, const awaited_futures *a, uin
  * Returns false if until_ns passes before, or if the program interrupts the wait. */
 static bool await_future(cleave_runtime *rt, const awaited_futures *a, uint64_t until_ns,
                          size_t *ret_index) {
-  rt->n_awaiting++;
+  rt->n_awaiting_threads++;
   bool is_done = advance_until_done(rt, a, until_ns, ret_index);
-  rt->n_awaiting--;
-  if (!rt->n_awaiting && rt->futures_state->first) pthread_cond_signal(&rt->parked_cond);
+  rt->n_awaiting_threads--;
+  if (!rt->n_awaiting_threads && rt->futures_state->first_unfinished)
+    pthread_cond_signal(&rt->futures_thread_cond);
   return is_done;
 }
 
@@ -179,12 +183,12 @@ cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until
   if (is_in_time) return api_future_result(f, error);
   if (f->value && !api_is_interrupted(rt)) {
     cleave_error late_error;
-    f->op->deadline_error(rt, f, &late_error);
+    f->op->fill_deadline_error(rt, f, &late_error);
     if (error) *error = late_error;
     return late_error.status;
   }
   return api_fail_late(rt, error, "future %llu, %s of %s, was not done in time%s",
-                       (unsigned long long)f->id, f->op->name, f->subject,
+                       (unsigned long long)f->id, f->op->name, f->subject_name,
                        api_describe_silence(rt, silence_text, sizeof silence_text));
 }
 
@@ -212,7 +216,7 @@ static cleave_status begin_and_await(cleave_runtime *rt, const api_operation *op
   LOCKED(rt);
   *ret = NULL;
   TRY_API(begin_operation(rt, op, a, ret, error));
-  if (op->needs_no_thread)
+  if (op->advances_without_thread)
     (*ret)->until_ns = (*ret)->next_check_ns = api_deadline_ns(rt, a->deadline_ms);
   api_future_enqueue(rt, *ret);
   cleave_status status = api_future_await(rt, *ret, UINT64_MAX, error);
@@ -240,16 +244,18 @@ cleave_status api_run_async(cleave_runtime *rt, const api_operation *op, api_arg
                             cleave_future *ret, cleave_error *error) {
   api_future *f;
   LOCKED(rt);
-  if (!op->needs_no_thread) TRY_API(api_futures_start_thread(rt, error));
+  if (!op->advances_without_thread) TRY_API(api_futures_start_thread(rt, error));
   TRY_API(begin_operation(rt, op, a, &f, error));
   api_future_enqueue(rt, f);
-  rt->n_awaiting++; /* the thread of futures stays parked, because this thread advances futures */
+  /* the thread of futures stays parked, because this thread advances futures */
+  rt->n_awaiting_threads++;
   (void)api_futures_advance(rt);
-  rt->n_awaiting--;
+  rt->n_awaiting_threads--;
   unpark_for_callbacks(rt);
   cleave_status status = f->is_done ? api_future_result(f, error) : CLEAVE_OK;
   if (status == CLEAVE_OK) status = api_future_assign_handle(rt, f, ret, error);
-  if (status != CLEAVE_OK && !f->is_finished && !op->has_thread) api_future_end_early(rt, f, NULL);
+  if (status != CLEAVE_OK && !f->is_finished && !op->has_own_thread)
+    api_future_end_early(rt, f, NULL);
   api_future_release_use(rt, f);
   return status;
 }

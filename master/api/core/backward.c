@@ -20,11 +20,11 @@
 
 /* ---- the roots of a backward ----------------------------------------------------------------- */
 
-static clv_tensor *given_gradient_of(const api_backward_roots *s, size_t i) {
+static clv_tensor *find_given_gradient(const api_backward_roots *s, size_t i) {
   return s->gradients ? s->gradients[i] : NULL;
 }
 
-static cleave_status check_scalar(const api_value *v, float weight, cleave_error *error) {
+static cleave_status check_scalar_root(const api_value *v, float weight, cleave_error *error) {
   char s[160];
   size_t n = 0;
   TRY(clv_shape_numel(&v->shape, &n, &err));
@@ -56,59 +56,60 @@ static cleave_status check_gradient(const api_value *v, const clv_tensor *t, cle
 static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_backward_roots *s,
                                uint32_t i, cleave_error *error) {
   api_value *v;
-  const clv_tensor *given_gradient = given_gradient_of(s, i);
+  const clv_tensor *given_gradient = find_given_gradient(s, i);
   float weight = given_gradient ? 0 : s->root_weights ? s->root_weights[i] : 1;
   TRY_API(api_find_value(rt, s->roots[i], &v, error));
   if (v->context != c)
     return api_fail(error, CLV_INVALID, "root %llu belongs to context %s, not to %s",
                     (unsigned long long)v->id, v->context->name, c->name);
   TRY_API(given_gradient ? check_gradient(v, given_gradient, error)
-                         : check_scalar(v, weight, error));
+                         : check_scalar_root(v, weight, error));
   if (!v->module || !v->needs_grad)
     return api_fail(error, CLV_PRECONDITION,
                     "root %llu depends on no parameter and no leaf that requires a gradient",
                     (unsigned long long)v->id);
-  if (v->last_pass == c->last_pass)
+  if (v->last_pass_number == c->last_pass_number)
     return api_fail(error, CLV_INVALID, "root %llu is given twice", (unsigned long long)v->id);
-  v->last_pass = c->last_pass;
+  v->last_pass_number = c->last_pass_number;
   v->n_contributions = v->n_contributions_received = given_gradient != NULL;
   v->root_weight = weight;
-  v->last_root = i;
+  v->last_root_index = i;
   return CLEAVE_OK;
 }
 
 /* ---- the walk over the tape ------------------------------------------------------------------ */
 
 /* Counts one more gradient that will arrive for v. Returns its position in the sum. */
-static uint32_t expect_gradient(api_context *c, api_value *v, uint32_t group) {
-  if (v->last_pass != c->last_pass) {
-    v->last_pass = c->last_pass;
-    v->n_contributions = v->n_contributions_received = v->last_root = 0;
+static uint32_t add_expected_gradient(api_context *c, api_value *v, uint32_t group_index) {
+  if (v->last_pass_number != c->last_pass_number) {
+    v->last_pass_number = c->last_pass_number;
+    v->n_contributions = v->n_contributions_received = v->last_root_index = 0;
     v->root_weight = 0;
   }
-  v->last_root = CLV_MAX(v->last_root, group);
+  v->last_root_index = CLV_MAX(v->last_root_index, group_index);
   return v->n_contributions++;
 }
 
-static void append_to_group(api_call_group *g, api_value *v) {
-  v->next_needed = NULL;
-  *(g->first ? &g->last->next_needed : &g->first) = v;
-  g->last = v;
+static void append_call_to_group(api_call_group *g, api_value *v) {
+  v->next_in_list = NULL;
+  *(g->first_call ? &g->last_call->next_in_list : &g->first_call) = v;
+  g->last_call = v;
 }
 
 /* True if the call's backward reads parameters that have changed since the call. Its node would
  * detect this as well, but only after the pass has begun. After a backward with `retain` the
  * forward runs again, so the backward always reads them. */
-static bool is_outdated(const api_context *c, const api_value *v) {
+static bool is_call_outdated(const api_context *c, const api_value *v) {
   const cleave_module *m = v->module;
-  uint32_t input_grads = 0;
-  if (v->weights_version == m->weights_version || c->has_step_at[m->index]) return false;
+  uint32_t input_grad_mask = 0;
+  if (v->weights_version == m->weights_version || c->has_stepped_at_position[m->index])
+    return false;
   for (uint32_t i = 0; i < v->n_args; i++)
-    if (v->args[i]->needs_grad) input_grads |= 1u << i;
-  return v->had_backward || clv_graph_backward_reads_params(m->graph, m->params, input_grads);
+    if (v->args[i]->needs_grad) input_grad_mask |= 1u << i;
+  return v->had_backward || clv_graph_backward_reads_params(m->graph, m->params, input_grad_mask);
 }
 
-static cleave_status refuse_outdated(const api_value *v, cleave_error *error) {
+static cleave_status refuse_outdated_call(const api_value *v, cleave_error *error) {
   const cleave_module *m = v->module;
   api_fail(error, CLV_PRECONDITION,
            "the parameters of module '%s' have changed, by a step or a write, since its call %llu, "
@@ -128,21 +129,21 @@ static cleave_status visit_call(cleave_runtime *rt, api_context *c, api_value *v
     api_set_error_node(error, m->runtime->peers[m->node].name, m->name);
     return CLEAVE_PRECONDITION;
   }
-  if (is_outdated(c, v)) return refuse_outdated(v, error);
+  if (is_call_outdated(c, v)) return refuse_outdated_call(v, error);
   for (uint32_t i = 0; i < v->n_args; i++)
     if (v->args[i]->needs_grad)
-      v->position_in_sum[i] = expect_gradient(c, v->args[i], v->last_root);
-  append_to_group(&rt->call_groups[v->last_root], v);
-  c->nodes_expected |= NODE_BIT(m->node);
+      v->contribution_indexes[i] = add_expected_gradient(c, v->args[i], v->last_root_index);
+  append_call_to_group(&rt->call_groups[v->last_root_index], v);
+  c->nodes_in_pass |= NODE_BIT(m->node);
   return CLEAVE_OK;
 }
 
 static cleave_status prepare_leaf(api_context *c, api_value *v, cleave_error *error) {
   if (v->n_contributions > v->contributions_cap) {
-    clv_tensor **more;
-    TRY(clv_alloc(v->n_contributions, sizeof *more, &more, &err));
+    clv_tensor **grown_contributions;
+    TRY(clv_alloc(v->n_contributions, sizeof *grown_contributions, &grown_contributions, &err));
     free(v->contributions);
-    v->contributions = more;
+    v->contributions = grown_contributions;
     v->contributions_cap = v->n_contributions;
   }
   c->n_leaf_gradients_missing += v->n_contributions;
@@ -154,7 +155,8 @@ static cleave_status prepare_leaf(api_context *c, api_value *v, cleave_error *er
 static cleave_status check_runs_after(const api_context *c, const api_value *v,
                                       cleave_error *error) {
   const api_value *a = v->runs_after_backward_of;
-  if (!a || a->had_backward || (a->last_pass == c->last_pass && a->last_root < v->last_root))
+  if (!a || a->had_backward ||
+      (a->last_pass_number == c->last_pass_number && a->last_root_index < v->last_root_index))
     return CLEAVE_OK;
   return api_fail(
       error, CLV_PRECONDITION,
@@ -163,7 +165,7 @@ static cleave_status check_runs_after(const api_context *c, const api_value *v,
       (unsigned long long)v->id, v->module->name, (unsigned long long)a->id);
 }
 
-static cleave_status clear_groups(cleave_runtime *rt, size_t n, cleave_error *error) {
+static cleave_status clear_call_groups(cleave_runtime *rt, size_t n, cleave_error *error) {
   if (n > UINT32_MAX) return api_fail(error, CLV_INVALID, "%zu roots", n);
   if (n > rt->call_groups_cap) {
     api_call_group *grown_groups;
@@ -178,16 +180,16 @@ static cleave_status clear_groups(cleave_runtime *rt, size_t n, cleave_error *er
 
 static cleave_status walk_tape(cleave_runtime *rt, api_context *c, const api_backward_roots *s,
                                cleave_error *error) {
-  c->nodes_expected = c->nodes_finished = 0;
+  c->nodes_in_pass = c->nodes_finished_pass = 0;
   c->n_leaf_gradients_missing = 0;
-  TRY_API(clear_groups(rt, s->n, error));
+  TRY_API(clear_call_groups(rt, s->n, error));
   for (size_t i = 0; i < s->n; i++) TRY_API(mark_root(rt, c, s, (uint32_t)i, error));
   for (api_value *v = c->newest_value; v; v = v->older_value) {
-    if (v->last_pass != c->last_pass) continue;
+    if (v->last_pass_number != c->last_pass_number) continue;
     TRY_API(v->module ? visit_call(rt, c, v, error) : prepare_leaf(c, v, error));
   }
   for (size_t g = 0; g < s->n; g++)
-    for (const api_value *v = rt->call_groups[g].first; v; v = v->next_needed)
+    for (const api_value *v = rt->call_groups[g].first_call; v; v = v->next_in_list)
       TRY_API(check_runs_after(c, v, error));
   return CLEAVE_OK;
 }
@@ -198,15 +200,15 @@ typedef struct prepare_message {
   cleave_runtime *rt;
   api_context *c;
   uint32_t node;
-  bool retain, needs_vote;
-  uint32_t n_skipped_passes;
+  bool retain_graph, needs_vote;
+  uint32_t n_passes_skipped;
   clv_packet *packet;
 } prepare_message;
 
-static cleave_status send_prepare(prepare_message *p, bool more, cleave_error *error) {
+static cleave_status send_prepare(prepare_message *p, bool does_more_follow, cleave_error *error) {
   if (!p->packet) return CLEAVE_OK;
-  p->packet->frame.backward.more_follow = more;
-  p->packet->frame.backward.n_skipped_phases = p->n_skipped_passes;
+  p->packet->frame.backward.more_follow = does_more_follow;
+  p->packet->frame.backward.n_skipped_phases = p->n_passes_skipped;
   return api_send_buffered(p->rt, p->node, clv_steal(&p->packet), error);
 }
 
@@ -221,8 +223,8 @@ static cleave_status add_call_to_prepare(prepare_message *p, const api_value *v,
                                          cleave_error *error) {
   if (p->packet && !has_room_for_call(p, v)) TRY_API(send_prepare(p, true, error));
   if (!p->packet)
-    TRY(clv_packet_new_prepare(p->rt->pool, p->c->id, p->c->last_pass, 0, p->retain, p->needs_vote,
-                               false, &p->packet, &err));
+    TRY(clv_packet_new_prepare(p->rt->pool, p->c->id, p->c->last_pass_number, 0, p->retain_graph,
+                               p->needs_vote, false, &p->packet, &err));
   p->packet->frame.step = CLV_MAX(
       p->packet->frame.step, v->call_number); /* the node waits for the calls up to this number */
   TRY(clv_packet_add_needed_call(p->packet, v->id, v->n_contributions, v->root_weight, &err));
@@ -231,16 +233,16 @@ static cleave_status add_call_to_prepare(prepare_message *p, const api_value *v,
     const char *to =
         a->module && a->module->node ? api_wire_name(&p->rt->peers[a->module->node]) : "";
     if (a->needs_grad)
-      TRY(clv_packet_add_target(p->packet, i, a->id, to, v->position_in_sum[i], &err));
+      TRY(clv_packet_add_target(p->packet, i, a->id, to, v->contribution_indexes[i], &err));
   }
   return CLEAVE_OK;
 }
 
 static prepare_message begin_prepare(cleave_runtime *rt, api_context *c, uint32_t node,
-                                     bool retain) {
-  prepare_message p = {.rt = rt, .c = c, .node = node, .retain = retain};
-  p.n_skipped_passes = c->last_pass - c->last_pass_at_node[node] - 1;
-  c->last_pass_at_node[node] = c->last_pass;
+                                     bool retain_graph) {
+  prepare_message p = {.rt = rt, .c = c, .node = node, .retain_graph = retain_graph};
+  p.n_passes_skipped = c->last_pass_number - c->last_pass_number_at_node[node] - 1;
+  c->last_pass_number_at_node[node] = c->last_pass_number;
   c->nodes_with_written_gradients &=
       ~NODE_BIT(node); /* its vote on this pass includes the written gradients */
   for (uint32_t i = 0; i < rt->n_modules; i++)
@@ -249,11 +251,12 @@ static prepare_message begin_prepare(cleave_runtime *rt, api_context *c, uint32_
 }
 
 static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t node,
-                                  size_t n_groups, bool retain, cleave_error *error) {
-  prepare_message p = begin_prepare(rt, c, node, retain);
+                                  size_t n_groups, bool retain_graph, cleave_error *error) {
+  prepare_message p = begin_prepare(rt, c, node, retain_graph);
   cleave_status status = CLEAVE_OK;
   for (size_t g = 0; g < n_groups; g++)
-    for (api_value *v = rt->call_groups[g].first; v && status == CLEAVE_OK; v = v->next_needed)
+    for (api_value *v = rt->call_groups[g].first_call; v && status == CLEAVE_OK;
+         v = v->next_in_list)
       if (v->module->node == node) status = add_call_to_prepare(&p, v, error);
   if (status == CLEAVE_OK) status = send_prepare(&p, false, error);
   clv_packet_free(p.packet);
@@ -264,7 +267,7 @@ static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t n
  * bf16. */
 static cleave_status make_gradient_for_node(cleave_runtime *rt, clv_tensor *t, uint32_t node,
                                             clv_tensor **ret, cleave_error *error) {
-  if (t->dtype == CLV_BF16 && node && !rt->peers[node].has_bf16_values)
+  if (t->dtype == CLV_BF16 && node && !rt->peers[node].supports_bf16_values)
     TRY(clv_pool_convert_tensor(rt->pool, t, CLV_F32, ret, &err));
   else
     *ret = clv_tensor_ref(t);
@@ -277,26 +280,26 @@ static cleave_status send_given_gradients(cleave_runtime *rt, const api_context 
     const api_value *v = api_id_table_get(&rt->values, s->roots[i].id);
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
     clv_packet *p;
-    if (!given_gradient_of(s, i)) continue;
-    TRY_API(make_gradient_for_node(rt, given_gradient_of(s, i), v->module->node, &t, error));
-    TRY(clv_packet_new_gradient(rt->pool, c->id, c->last_pass, v->id, 0, "", t, &p, &err));
+    if (!find_given_gradient(s, i)) continue;
+    TRY_API(make_gradient_for_node(rt, find_given_gradient(s, i), v->module->node, &t, error));
+    TRY(clv_packet_new_gradient(rt->pool, c->id, c->last_pass_number, v->id, 0, "", t, &p, &err));
     TRY_API(api_send(rt, v->module->node, p, error));
   }
   return CLEAVE_OK;
 }
 
 static cleave_status prepare_pass(cleave_runtime *rt, api_context *c, const api_backward_roots *s,
-                                  bool retain, cleave_error *error) {
+                                  bool retain_graph, cleave_error *error) {
   for (size_t g = 0; g < s->n; g++)
-    for (api_value *v = rt->call_groups[g].first; v; v = v->next_needed) {
-      v->are_saved_tensors_freed = !retain;
+    for (api_value *v = rt->call_groups[g].first_call; v; v = v->next_in_list) {
+      v->are_saved_tensors_freed = !retain_graph;
       v->had_backward = true;
       c->n_calls_awaiting_backward -= v->n_calls_after_backward;
       v->n_calls_after_backward = 0;
       if (v->module->n_trained_params) c->has_gradient[v->module->index] = true;
     }
   for (uint32_t i = 0; i < rt->n_peers; i++)
-    if (c->nodes_expected & NODE_BIT(i)) TRY_API(prepare_node(rt, c, i, s->n, retain, error));
+    if (c->nodes_in_pass & NODE_BIT(i)) TRY_API(prepare_node(rt, c, i, s->n, retain_graph, error));
   return send_given_gradients(rt, c, s, error);
 }
 
@@ -307,7 +310,7 @@ static void fill_deadline_error(const cleave_runtime *rt, const api_context *c,
   char silence_text[200];
   const char *late_node = NULL;
   for (uint32_t i = rt->n_peers; i-- > 0 && !late_node;)
-    if (c->nodes_expected & ~c->nodes_finished & NODE_BIT(i)) late_node = rt->peers[i].name;
+    if (c->nodes_in_pass & ~c->nodes_finished_pass & NODE_BIT(i)) late_node = rt->peers[i].name;
   api_fail(ret, CLV_DEADLINE, "backward of context %s took longer than %llu ms%s%s", c->name,
            (unsigned long long)(deadline_ms ? deadline_ms : rt->deadline_ms),
            deadline_ms ? "" : " (limits.step_timeout)",
@@ -317,20 +320,20 @@ static void fill_deadline_error(const cleave_runtime *rt, const api_context *c,
 
 /* ---- the operation: one pass at a time in a context ------------------------------------------ */
 
-/* Phases of a backward (api_future.phase): earlier operations of the context have not ended; the
- * pass is running. */
-enum { WAITS_FOR_EARLIER, PASS_RUNS };
+/* States of a backward (api_future.operation_state): earlier operations of the context have not
+ * ended; the pass is running. */
+enum { WAITS_FOR_EARLIER, PASS_IS_RUNNING };
 
 static cleave_status start_pass(cleave_runtime *rt, api_future *f, const api_backward_roots *s,
                                 cleave_error *error) {
   api_context *c = f->context;
   cleave_error why;
-  c->last_pass++;
+  c->last_pass_number++;
   TRY_API(walk_tape(rt, c, s, error));
   c->is_backward_running = f->owns_pass = true;
-  f->phase = PASS_RUNS;
+  f->operation_state = PASS_IS_RUNNING;
   f->cannot_cancel = true;
-  if (prepare_pass(rt, c, s, s->retain, &why) != CLEAVE_OK) api_context_fail(rt, c, &why, 0);
+  if (prepare_pass(rt, c, s, s->retain_graph, &why) != CLEAVE_OK) api_context_fail(rt, c, &why, 0);
   return CLEAVE_OK;
 }
 
@@ -350,7 +353,7 @@ cleave_status api_copy_backward_roots(cleave_runtime *rt, const cleave_reference
   *ret = (api_backward_roots){.roots = (cleave_reference *)(uintptr_t)roots,
                               .root_weights = (float *)(uintptr_t)o->weights,
                               .n = n,
-                              .retain = o->retain};
+                              .retain_graph = o->retain};
   if (!n) return api_fail(error, CLV_INVALID, "a backward without roots");
   if (!o->gradients) return CLEAVE_OK;
   TRY(clv_alloc(n, sizeof *ret->gradients, &ret->gradients, &err));
@@ -369,7 +372,7 @@ void api_backward_roots_free(api_backward_roots *s) {
 
 static cleave_status copy_roots(const api_backward_roots *from, api_backward_roots *ret,
                                 cleave_error *error) {
-  *ret = (api_backward_roots){.n = from->n, .retain = from->retain};
+  *ret = (api_backward_roots){.n = from->n, .retain_graph = from->retain_graph};
   TRY(clv_alloc(from->n, sizeof *ret->roots, &ret->roots, &err));
   if (from->root_weights)
     TRY(clv_alloc(from->n, sizeof *ret->root_weights, &ret->root_weights, &err));
@@ -390,16 +393,16 @@ cleave_status api_backward_begin(cleave_runtime *rt, api_arguments *a, api_futur
   if (c->is_evaluation)
     return api_fail(error, CLV_PRECONDITION, "context %s evaluates: it has no backward", c->name);
   f->context = c;
-  snprintf(f->subject, sizeof f->subject, "context %.64s", c->name);
-  return api_future_has_earlier(rt, f) ? copy_roots(s, &f->backward_roots, error)
-                                       : start_pass(rt, f, s, error);
+  snprintf(f->subject_name, sizeof f->subject_name, "context %.64s", c->name);
+  return api_future_has_earlier_operation(rt, f) ? copy_roots(s, &f->backward_roots, error)
+                                                 : start_pass(rt, f, s, error);
 }
 
 /* Ends a backward. Then frees values that the program has forgotten and only this backward
  * needed. */
 static void finish_pass(cleave_runtime *rt, api_context *c, api_future *f) {
   api_future_finish(rt, f, NULL);
-  if (c->has_forgotten_calls) (void)api_forget_unneeded(rt, c, NULL);
+  if (c->has_forgotten_calls) (void)api_forget_unneeded_values(rt, c, NULL);
 }
 
 void api_backward_advance(cleave_runtime *rt, api_future *f) {
@@ -407,22 +410,22 @@ void api_backward_advance(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   if (c->has_failed) {
     api_future_finish(rt, f, &c->failure);
-  } else if (f->phase == PASS_RUNS) {
-    if (api_pass_is_done(c)) finish_pass(rt, c, f);
-  } else if (!api_future_has_earlier(rt, f) &&
+  } else if (f->operation_state == PASS_IS_RUNNING) {
+    if (api_is_pass_done(c)) finish_pass(rt, c, f);
+  } else if (!api_future_has_earlier_operation(rt, f) &&
              start_pass(rt, f, &f->backward_roots, &why) != CLEAVE_OK) {
     api_future_finish(rt, f, &why);
   }
 }
 
-void api_fail_late_pass(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+void api_fill_late_pass_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   fill_deadline_error(rt, f->context, f->deadline_ms, ret);
   api_context_fail(rt, f->context, ret, 0);
 }
 
 void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
-  if (f->phase == PASS_RUNS)
-    api_fail_late_pass(rt, f, ret);
+  if (f->operation_state == PASS_IS_RUNNING)
+    api_fill_late_pass_error(rt, f, ret);
   else
     api_fail(ret, CLV_DEADLINE, "what context %s does before this backward was not done in time",
              f->context->name);
@@ -434,19 +437,19 @@ void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave
 static cleave_status request_vote(cleave_runtime *rt, api_context *c, uint32_t node,
                                   cleave_error *error) {
   prepare_message p = begin_prepare(rt, c, node, false);
-  TRY(clv_packet_new_prepare(rt->pool, c->id, c->last_pass, 0, false, p.needs_vote, false,
+  TRY(clv_packet_new_prepare(rt->pool, c->id, c->last_pass_number, 0, false, p.needs_vote, false,
                              &p.packet, &err));
   return send_prepare(&p, false, error);
 }
 
 void api_vote_begin(cleave_runtime *rt, api_context *c) {
   cleave_error why;
-  c->last_pass++;
-  c->nodes_expected = c->nodes_with_written_gradients;
-  c->nodes_finished = 0;
+  c->last_pass_number++;
+  c->nodes_in_pass = c->nodes_with_written_gradients;
+  c->nodes_finished_pass = 0;
   c->n_leaf_gradients_missing = 0;
   c->is_backward_running = true;
   for (uint32_t i = 0; i < rt->n_peers; i++)
-    if ((c->nodes_expected & NODE_BIT(i)) && request_vote(rt, c, i, &why) != CLEAVE_OK)
+    if ((c->nodes_in_pass & NODE_BIT(i)) && request_vote(rt, c, i, &why) != CLEAVE_OK)
       api_context_fail(rt, c, &why, 0);
 }

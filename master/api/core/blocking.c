@@ -8,7 +8,9 @@
 #include "master/api/core/future_int.h"
 #include "master/api/core/incarnations_int.h"
 
-static const api_operation *operation_of(api_operation_kind kind) { return &api_operations[kind]; }
+static const api_operation *find_operation(api_operation_kind kind) {
+  return &api_operations[kind];
+}
 
 /* ---- functions on values and calls ----------------------------------------------------------- */
 
@@ -16,7 +18,7 @@ cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference
                              uint64_t deadline_ms, cleave_tensor *ret_tensor, cleave_error *error) {
   NOT_NULL(runtime, ret_tensor);
   api_arguments a = {.deadline_ms = deadline_ms, .reference = reference};
-  return api_run_blocking(runtime, operation_of(API_FETCH), &a, ret_tensor, error);
+  return api_run_blocking(runtime, find_operation(API_OPERATION_FETCH), &a, ret_tensor, error);
 }
 
 cleave_status cleave_to_here_async(cleave_runtime *runtime, cleave_reference reference,
@@ -24,7 +26,7 @@ cleave_status cleave_to_here_async(cleave_runtime *runtime, cleave_reference ref
                                    cleave_error *error) {
   NOT_NULL(runtime, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .reference = reference};
-  return api_run_async(runtime, operation_of(API_FETCH), &a, ret_future, error);
+  return api_run_async(runtime, find_operation(API_OPERATION_FETCH), &a, ret_future, error);
 }
 
 cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference reference,
@@ -53,7 +55,7 @@ cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context context,
                      .inputs = inputs,
                      .n_inputs = n_inputs,
                      .ret_reference = ret_reference};
-  return api_run_async(runtime, operation_of(API_CALL), &a, ret_future, error);
+  return api_run_async(runtime, find_operation(API_OPERATION_CALL), &a, ret_future, error);
 }
 
 cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context context,
@@ -68,7 +70,7 @@ cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context context,
                      .inputs = inputs,
                      .n_inputs = n_inputs,
                      .ret_reference = ret_reference};
-  return api_run_blocking(runtime, operation_of(API_CALL), &a, ret_tensor, error);
+  return api_run_blocking(runtime, find_operation(API_OPERATION_CALL), &a, ret_tensor, error);
 }
 
 /* ---- functions for backwards and steps ------------------------------------------------------- */
@@ -90,7 +92,7 @@ cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_context conte
   CLV_AUTO(api_backward_roots_free) api_backward_roots from = {0};
   TRY_API(api_copy_backward_roots(runtime, roots, n_roots, &o, &from, error));
   api_arguments a = {.deadline_ms = o.deadline_ms, .context = context, .backward_roots = &from};
-  return api_run_blocking(runtime, operation_of(API_BACKWARD), &a, NULL, error);
+  return api_run_blocking(runtime, find_operation(API_OPERATION_BACKWARD), &a, NULL, error);
 }
 
 cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context context,
@@ -102,7 +104,7 @@ cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context cont
   CLV_AUTO(api_backward_roots_free) api_backward_roots from = {0};
   TRY_API(api_copy_backward_roots(runtime, roots, n_roots, &o, &from, error));
   api_arguments a = {.deadline_ms = o.deadline_ms, .context = context, .backward_roots = &from};
-  return api_run_async(runtime, operation_of(API_BACKWARD), &a, ret_future, error);
+  return api_run_async(runtime, find_operation(API_OPERATION_BACKWARD), &a, ret_future, error);
 }
 
 cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
@@ -110,7 +112,7 @@ cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                           cleave_error *error) {
   NOT_NULL(runtime, optimizer);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context, .optimizer = optimizer};
-  return api_run_blocking(runtime, operation_of(API_STEP), &a, ret, error);
+  return api_run_blocking(runtime, find_operation(API_OPERATION_STEP), &a, ret, error);
 }
 
 cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optimizer,
@@ -118,7 +120,7 @@ cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optim
                                 cleave_future *ret_future, cleave_error *error) {
   NOT_NULL(runtime, optimizer, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context, .optimizer = optimizer};
-  return api_run_async(runtime, operation_of(API_STEP), &a, ret_future, error);
+  return api_run_async(runtime, find_operation(API_OPERATION_STEP), &a, ret_future, error);
 }
 
 /* ---- functions on the state of modules ------------------------------------------------------- */
@@ -129,7 +131,8 @@ cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
   NOT_NULL(runtime, module, name, ret_tensor);
   api_arguments a = {
       .deadline_ms = deadline_ms, .module = module, .name = name, .kind = CLEAVE_STATE_WEIGHTS};
-  return api_run_blocking(runtime, operation_of(API_WEIGHT_READ), &a, ret_tensor, error);
+  return api_run_blocking(runtime, find_operation(API_OPERATION_WEIGHT_READ), &a, ret_tensor,
+                          error);
 }
 
 cleave_status cleave_weight_read_async(cleave_runtime *runtime, cleave_module *module,
@@ -138,7 +141,7 @@ cleave_status cleave_weight_read_async(cleave_runtime *runtime, cleave_module *m
   NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = {
       .deadline_ms = deadline_ms, .module = module, .name = name, .kind = CLEAVE_STATE_WEIGHTS};
-  return api_run_async(runtime, operation_of(API_WEIGHT_READ), &a, ret_future, error);
+  return api_run_async(runtime, find_operation(API_OPERATION_WEIGHT_READ), &a, ret_future, error);
 }
 
 cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
@@ -146,7 +149,7 @@ cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state *ret_state, cleave_error *error) {
   NOT_NULL(runtime, module, ret_state);
   api_arguments a = {.deadline_ms = deadline_ms, .module = module, .kind = kind};
-  return api_run_blocking(runtime, operation_of(API_STATE_READ), &a, ret_state, error);
+  return api_run_blocking(runtime, find_operation(API_OPERATION_STATE_READ), &a, ret_state, error);
 }
 
 cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *module,
@@ -154,7 +157,7 @@ cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *mo
                                       cleave_future *ret_future, cleave_error *error) {
   NOT_NULL(runtime, module, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .module = module, .kind = kind};
-  return api_run_async(runtime, operation_of(API_STATE_READ), &a, ret_future, error);
+  return api_run_async(runtime, find_operation(API_OPERATION_STATE_READ), &a, ret_future, error);
 }
 
 /* Frees the items of a->items whose ownership the operation has not taken. */
@@ -162,8 +165,8 @@ static void free_untaken_items(api_arguments *a) {
   if (a) api_state_items_free(a->items, a->n);
 }
 
-static cleave_status copy_items(const cleave_named_tensor *items, size_t n, api_arguments *a,
-                                cleave_error *error) {
+static cleave_status copy_named_items(const cleave_named_tensor *items, size_t n, api_arguments *a,
+                                      cleave_error *error) {
   const cleave_module *m = a->module;
   if (n > cleave_state_count(m, a->kind))
     return api_fail(error, CLV_INVALID, "%zu items for module '%s', which has %zu", n, m->name,
@@ -180,8 +183,8 @@ cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
   NOT_NULL(items);
   CLV_AUTO(free_untaken_items)
   api_arguments a = {.deadline_ms = deadline_ms, .module = module, .kind = kind};
-  TRY_API(copy_items(items, n, &a, error));
-  return api_run_blocking(runtime, operation_of(API_STATE_WRITE), &a, NULL, error);
+  TRY_API(copy_named_items(items, n, &a, error));
+  return api_run_blocking(runtime, find_operation(API_OPERATION_STATE_WRITE), &a, NULL, error);
 }
 
 cleave_status cleave_state_write_async(cleave_runtime *runtime, cleave_module *module,
@@ -192,8 +195,8 @@ cleave_status cleave_state_write_async(cleave_runtime *runtime, cleave_module *m
   if (!n) return api_fail(error, CLV_INVALID, "no items to write");
   CLV_AUTO(free_untaken_items)
   api_arguments a = {.deadline_ms = deadline_ms, .module = module, .kind = kind};
-  TRY_API(copy_items(items, n, &a, error));
-  return api_run_async(runtime, operation_of(API_STATE_WRITE), &a, ret_future, error);
+  TRY_API(copy_named_items(items, n, &a, error));
+  return api_run_async(runtime, find_operation(API_OPERATION_STATE_WRITE), &a, ret_future, error);
 }
 
 cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module, const char *name,
@@ -222,7 +225,7 @@ cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context conte
                                    uint64_t deadline_ms, cleave_error *error) {
   NOT_NULL(runtime);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context};
-  return api_run_blocking(runtime, operation_of(API_CLOSE), &a, NULL, error);
+  return api_run_blocking(runtime, find_operation(API_OPERATION_CLOSE), &a, NULL, error);
 }
 
 cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context context,
@@ -230,7 +233,7 @@ cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context
                                          cleave_error *error) {
   NOT_NULL(runtime, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context};
-  return api_run_async(runtime, operation_of(API_CLOSE), &a, ret_future, error);
+  return api_run_async(runtime, find_operation(API_OPERATION_CLOSE), &a, ret_future, error);
 }
 
 /* ---- futures with a tensor ------------------------------------------------------------------- */
@@ -244,17 +247,17 @@ cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future, uint64_
     LOCKED(runtime);
     TRY_API(api_future_find(runtime, future, &f, error));
     cleave_status status =
-        f->op->copy_result == api_tensor_result
+        f->op->copy_result == api_copy_tensor_result
             ? api_future_await(runtime, f, api_deadline_ns(runtime, deadline_ms), error)
             : api_fail(error, CLV_INVALID, "future %llu, %s of %s, brings no tensor",
-                       (unsigned long long)future.id, f->op->name, f->subject);
+                       (unsigned long long)future.id, f->op->name, f->subject_name);
     f->is_released |= status == CLEAVE_OK;
     if (status != CLEAVE_OK) {
       api_future_release_use(runtime, f);
       return status;
     }
   }
-  cleave_status status = api_tensor_result(f, ret_tensor, error);
+  cleave_status status = api_copy_tensor_result(f, ret_tensor, error);
   LOCKED(runtime);
   api_future_release_use(runtime, f);
   return status;

@@ -13,7 +13,7 @@ static cleave_status check_cache(const cleave_cached *c, cleave_error *error) {
   const api_peer *p = &c->to->runtime->peers[c->to->node];
   if (!c->n || !c->to->node || !p->has_module)
     return api_fail(error, CLV_INVALID, "no rows, or no worker to keep them");
-  if (p->has_row_cache) return CLEAVE_OK;
+  if (p->supports_row_cache) return CLEAVE_OK;
   api_fail(error, CLV_UNIMPLEMENTED,
            "worker '%s' keeps no caches for this identity: it needs state_dir and "
            "allow[].cache_bytes in its worker.yaml, or is of an older version",
@@ -30,7 +30,7 @@ cleave_status cleave_cached_check(const cleave_cached *c, cleave_error *error) {
 /* Sets dtype and shape of the leaf, as the worker builds it from its rows. */
 static void describe_leaf(const cleave_cached *c, api_value *v) {
   const clv_node *out = &c->from->graph->nodes[c->from->graph->output_node];
-  v->cached_rows_of = c->from;
+  v->cached_rows_module = c->from;
   v->dtype = out->dtype;
   v->shape = out->shape;
   v->shape.dim[0] = (int64_t)c->n;
@@ -54,12 +54,12 @@ cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, cons
                                  const cleave_tensor *values, cleave_reference *ret,
                                  cleave_error *error) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL, *rows = NULL;
-  const cleave_tensor numbers = {
+  const cleave_tensor record_numbers = {
       .dtype = CLEAVE_I64, .rank = 1, .shape = {(int64_t)c->n}, .data = (void *)(uintptr_t)c->rows};
   api_context *context;
   api_value *v;
   if (values) TRY_API(api_copy_tensor_in(rt->pool, values, &t, error));
-  TRY_API(api_copy_tensor_in(rt->pool, &numbers, &rows, error));
+  TRY_API(api_copy_tensor_in(rt->pool, &record_numbers, &rows, error));
   LOCKED(rt);
   TRY_API(check_cache(c, error));
   TRY_API(api_find_context(rt, handle, &context, error));
@@ -71,7 +71,7 @@ cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, cons
     api_drop_value(rt, v);
     return status;
   }
-  context->nodes |= NODE_BIT(c->to->node);
+  context->nodes_used |= NODE_BIT(c->to->node);
   ret->id = v->id;
   return CLEAVE_OK;
 }
@@ -83,10 +83,11 @@ static clv_code call_kept_method(const cleave_cached *c, clv_kept_verb verb, uin
   const clv_wire_kept_request q = {
       .verb = verb, .kept_kind = CLV_KEPT_CACHES, .has_cache_key = true, .cache_key = c->key};
   const api_peer *p = &c->to->runtime->peers[c->to->node];
-  if (!p->has_kept)
+  if (!p->supports_kept_refs)
     return clv_fail(err, CLV_UNIMPLEMENTED,
-                    "it speaks protocol %u and has no list of its caches: upgrade it", p->protocol);
-  CLV_TRY(api_kept_call(p->channel, &q, (unsigned)timeout_ms, &reply, err));
+                    "it speaks protocol %u and has no list of its caches: upgrade it",
+                    p->protocol_version);
+  CLV_TRY(api_call_kept_method(p->channel, &q, (unsigned)timeout_ms, &reply, err));
   *ret_rows = 0;
   for (uint32_t i = 0; i < reply.n_caches; i++) *ret_rows += reply.caches[i].n_rows;
   return CLV_OK;

@@ -15,14 +15,15 @@ enum { MAX_ENDING_CONTEXTS = 64 };
 
 /* Waits while the ends of too many contexts are unanswered, so that a worker that does not answer
  * cannot exhaust the memory of this process. */
-static cleave_status wait_for_ends(cleave_runtime *rt, cleave_error *error) {
-  uint64_t until = api_deadline_ns(rt, 0);
+static cleave_status wait_for_context_ends(cleave_runtime *rt, cleave_error *error) {
+  uint64_t until_ns = api_deadline_ns(rt, 0);
   char silence_text[200];
-  bool in_time = true;
+  bool is_in_time = true;
   rt->n_end_waiters++;
-  while (in_time && rt->n_ending_contexts > MAX_ENDING_CONTEXTS) in_time = api_wait(rt, until);
+  while (is_in_time && rt->n_ending_contexts > MAX_ENDING_CONTEXTS)
+    is_in_time = api_wait(rt, until_ns);
   rt->n_end_waiters--;
-  if (in_time) return CLEAVE_OK;
+  if (is_in_time) return CLEAVE_OK;
   return api_fail_late(rt, error, "%u contexts that have ended are not freed everywhere%s",
                        rt->n_ending_contexts,
                        api_describe_silence(rt, silence_text, sizeof silence_text));
@@ -36,15 +37,15 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
   if (runtime->futures_state->is_closing)
     return api_fail(error, CLV_PRECONDITION, "the runtime is being closed: nothing new begins");
   TRY_API(api_take_deferred_error(runtime, error));
-  TRY_API(wait_for_ends(runtime, error));
-  api_context *c = runtime->free_contexts;
+  TRY_API(wait_for_context_ends(runtime, error));
+  api_context *c = runtime->context_free_list;
   if (c)
-    runtime->free_contexts = c->next;
+    runtime->context_free_list = c->next;
   else
     TRY(clv_alloc(1, sizeof *c, &c, &err));
   *c = (api_context){.id = ++runtime->next_context_id,
                      .is_evaluation = o.evaluation,
-                     .step = o.step,
+                     .rng_step = o.step,
                      .records_events = o.events};
   char name[sizeof c->name - 2];
   if (o.name)
@@ -53,8 +54,8 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
     snprintf(c->name, sizeof c->name, "%llu", (unsigned long long)c->id);
   clv_err err;
   if (api_id_table_put(&runtime->contexts, c->id, c, &err) != CLV_OK) {
-    c->next = runtime->free_contexts;
-    runtime->free_contexts = c;
+    c->next = runtime->context_free_list;
+    runtime->context_free_list = c;
     return api_convert_error(error, &err);
   }
   ret_context->id = c->id;

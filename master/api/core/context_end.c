@@ -10,53 +10,53 @@
 #include "master/api/core/future_int.h"
 #include "master/api/core/module_int.h"
 
-/* Delay before END_CONTEXT is sent again. It doubles after each resend, up to MAX_BACKOFF times the
- * first. */
-enum { FIRST_RESEND_NS = 250000000, MAX_BACKOFF = 64 };
+/* Delay before END_CONTEXT is sent again. It doubles after each resend, up to MAX_BACKOFF_FACTOR
+ * times the first. */
+enum { FIRST_RESEND_DELAY_NS = 250000000, MAX_BACKOFF_FACTOR = 64 };
 
 /* Sends END_CONTEXT again to nodes that have not answered. Only the first END_CONTEXT can carry a
  * final step; a repeated one frees what the node still holds, and is answered as well. */
-static void resend_ends(cleave_runtime *rt, api_context *c, uint64_t now) {
-  api_node_set silent_nodes = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
+static void resend_end_contexts(cleave_runtime *rt, api_context *c, uint64_t now_ns) {
+  api_node_set silent_nodes = c->nodes_used & ~c->nodes_ended & ~api_lost_nodes(rt);
   clv_packet *p;
   c->end_resend_interval_ns =
-      CLV_MIN(2 * c->end_resend_interval_ns, (uint64_t)MAX_BACKOFF * FIRST_RESEND_NS);
-  c->end_resend_ns = now + c->end_resend_interval_ns;
+      CLV_MIN(2 * c->end_resend_interval_ns, (uint64_t)MAX_BACKOFF_FACTOR * FIRST_RESEND_DELAY_NS);
+  c->end_resend_ns = now_ns + c->end_resend_interval_ns;
   for (uint32_t i = 1; i < rt->n_peers; i++)
     if ((silent_nodes & NODE_BIT(i)) &&
         api_packet_new(rt, CLV_END_CONTEXT, c->id, ++rt->next_id, &p, NULL) == CLEAVE_OK)
       (void)api_send(rt, i, p, NULL);
 }
 
-static uint64_t resend_due_ends(cleave_runtime *rt) {
-  uint64_t now = api_now(rt), due = UINT64_MAX;
-  if (!rt->end_resend_ns || rt->end_resend_ns > now)
-    return rt->end_resend_ns ? rt->end_resend_ns : due;
+static uint64_t resend_due_end_contexts(cleave_runtime *rt) {
+  uint64_t now_ns = api_now(rt), due_ns = UINT64_MAX;
+  if (!rt->end_resend_ns || rt->end_resend_ns > now_ns)
+    return rt->end_resend_ns ? rt->end_resend_ns : due_ns;
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-    if (!c->end_resend_ns || !(c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt))) continue;
-    if (c->end_resend_ns <= now) resend_ends(rt, c, now);
-    due = CLV_MIN(due, c->end_resend_ns);
+    if (!c->end_resend_ns || !(c->nodes_used & ~c->nodes_ended & ~api_lost_nodes(rt))) continue;
+    if (c->end_resend_ns <= now_ns) resend_end_contexts(rt, c, now_ns);
+    due_ns = CLV_MIN(due_ns, c->end_resend_ns);
   }
-  rt->end_resend_ns = due == UINT64_MAX ? 0 : due;
-  return due;
+  rt->end_resend_ns = due_ns == UINT64_MAX ? 0 : due_ns;
+  return due_ns;
 }
 
-const api_job api_context_end_job = {.before_sleep = resend_due_ends};
+const api_job api_context_end_job = {.before_sleep = resend_due_end_contexts};
 
 /* Sends END_CONTEXT to all nodes of the context. The unsent final step is part of that message if
  * no function waits for the end, or if the context records events. */
-static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error *error) {
+static cleave_status send_end_contexts(cleave_runtime *rt, api_context *c, cleave_error *error) {
   cleave_status status = CLEAVE_OK;
   api_node_set notified_nodes = 0;
-  c->end_resend_interval_ns = FIRST_RESEND_NS;
-  c->end_resend_ns = api_now(rt) + FIRST_RESEND_NS;
+  c->end_resend_interval_ns = FIRST_RESEND_DELAY_NS;
+  c->end_resend_ns = api_now(rt) + FIRST_RESEND_DELAY_NS;
   if (!rt->end_resend_ns) rt->end_resend_ns = c->end_resend_ns;
   if (rt->unsent_step_context == c && (c->state == API_CONTEXT_ENDING || c->records_events))
     api_flush_step_and_ends(rt, c, &notified_nodes);
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
-    if (!(c->nodes & ~notified_nodes & NODE_BIT(i))) continue;
+    if (!(c->nodes_used & ~notified_nodes & NODE_BIT(i))) continue;
     TRY(clv_packet_new_end_context(rt->pool, c->id, ++rt->next_id, &p, &err));
     cleave_status send_status = api_send(rt, i, p, status == CLEAVE_OK ? error : NULL);
     if (send_status != CLEAVE_OK)
@@ -75,18 +75,19 @@ static void free_local_tensors(api_context *c) {
   }
 }
 
-static void keep_for_kept_values(cleave_runtime *rt, api_context *c, api_context_event event) {
+static void retain_context_for_kept_values(cleave_runtime *rt, api_context *c,
+                                           api_context_event event) {
   free_local_tensors(c);
   rt->n_ending_contexts -= c->state == API_CONTEXT_ENDING;
   (void)api_context_on_event(&c->state, event);
 }
 
 void api_context_free_if_ended(cleave_runtime *rt, api_context *c) {
-  api_node_set silent = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
-  if (c->state == API_CONTEXT_ENDING && silent && !(silent & ~c->nodes_keeping_calls))
-    keep_for_kept_values(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
+  api_node_set silent_nodes = c->nodes_used & ~c->nodes_ended & ~api_lost_nodes(rt);
+  if (c->state == API_CONTEXT_ENDING && silent_nodes && !(silent_nodes & ~c->nodes_keeping_calls))
+    retain_context_for_kept_values(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
   bool is_ending = c->state == API_CONTEXT_ENDING || c->state == API_CONTEXT_ENDING_KEPT;
-  if (is_ending && !c->n_waiters && !silent) api_context_free(rt, c);
+  if (is_ending && !c->n_waiters && !silent_nodes) api_context_free(rt, c);
 }
 
 /* Sends each node the ids of the calls that it must finish for kept values. Returns false if there
@@ -96,25 +97,25 @@ static bool send_needed_calls(cleave_runtime *rt, api_context *c) {
 }
 
 void api_context_on_owners_answered(cleave_runtime *rt, api_context *c) {
-  if (api_context_on_event(&c->state, API_CONTEXT_OWNERS_ANSWERED) != API_SETTLE) return;
+  if (api_context_on_event(&c->state, API_CONTEXT_OWNERS_ANSWERED) != API_ACTION_SETTLE) return;
   c->keeps_needed_calls = send_needed_calls(rt, c);
-  (void)send_ends(rt, c, NULL);
+  (void)send_end_contexts(rt, c, NULL);
 }
 
 /* Defers the end of the context until the owners of kept values have answered, so that the end
  * cancels no call whose value they will keep. Returns CLEAVE_DEADLINE. */
-static cleave_status end_after_owners_answer(cleave_runtime *rt, api_context *c,
-                                             cleave_error *error) {
-  keep_for_kept_values(rt, c, API_CONTEXT_OWNERS_LATE);
+static cleave_status defer_end_until_owners_answer(cleave_runtime *rt, api_context *c,
+                                                   cleave_error *error) {
+  retain_context_for_kept_values(rt, c, API_CONTEXT_OWNERS_LATE);
   return api_fail(error, CLV_DEADLINE,
                   "the owners of %u kept values of context %s have not answered in time: it ends "
                   "when they have",
-                  c->n_unconfirmed_kept, c->name);
+                  c->n_unconfirmed_kept_values, c->name);
 }
 
 /* Cancels the work in progress of the context. If calls must be finished for kept values, sends no
  * ABORT. */
-static void cancel_work(cleave_runtime *rt, api_context *c) {
+static void cancel_context_work(cleave_runtime *rt, api_context *c) {
   cleave_error why;
   bool is_busy = c->n_waiters || c->is_backward_running || api_has_waiter_in_context(rt, c);
   api_fail(&why, CLV_CANCELLED, "context %s was closed", c->name);
@@ -129,10 +130,10 @@ static void cancel_work(cleave_runtime *rt, api_context *c) {
 
 /* Begins the end of a context and cancels its work. Returns true if END_CONTEXT must wait for the
  * owners of kept values. */
-static bool begin_end(cleave_runtime *rt, api_context *c) {
-  bool must_await_owners = c->n_unconfirmed_kept && !c->has_failed;
+static bool begin_context_end(cleave_runtime *rt, api_context *c) {
+  bool must_await_owners = c->n_unconfirmed_kept_values && !c->has_failed;
   c->keeps_needed_calls = !c->has_failed && (must_await_owners || send_needed_calls(rt, c));
-  cancel_work(rt, c);
+  cancel_context_work(rt, c);
   return must_await_owners;
 }
 
@@ -141,7 +142,7 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
   NOT_NULL(runtime);
   LOCKED(runtime);
   api_context *c = api_id_table_get(&runtime->contexts, handle.id);
-  if (c && c->n_unconfirmed_kept && c->state == API_CONTEXT_OPEN)
+  if (c && c->n_unconfirmed_kept_values && c->state == API_CONTEXT_OPEN)
     runtime->kept_ops->await_owners(runtime, c, api_deadline_ns(runtime, 0));
   c = api_id_table_get(&runtime->contexts, handle.id);
   if (!c || c->state != API_CONTEXT_OPEN) return api_find_context(runtime, handle, &c, error);
@@ -152,9 +153,9 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
   (void)api_context_on_event(&c->state, API_CONTEXT_ENDS);
   runtime->n_ending_contexts++;
   bool had_not_failed = !c->has_failed;
-  if (begin_end(runtime, c)) return end_after_owners_answer(runtime, c, error);
+  if (begin_context_end(runtime, c)) return defer_end_until_owners_answer(runtime, c, error);
   bool has_just_failed = had_not_failed && c->has_failed;
-  cleave_status status = send_ends(runtime, c, error);
+  cleave_status status = send_end_contexts(runtime, c, error);
   if (status == CLEAVE_OK && c->has_final_step && !has_just_failed)
     status = api_context_failure(c, error);
   if (status == CLEAVE_OK) status = api_take_deferred_error(runtime, error);
@@ -168,17 +169,17 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
 
 /* ---- closing a context ----------------------------------------------------------------------- */
 
-/* Phases of a close operation (api_future.phase): it waits for the owners of kept values, for a
- * pending step, for other functions that wait in the context, for the nodes' answers to
+/* States of a close operation (api_future.operation_state): it waits for the owners of kept values,
+ * for a pending step, for other functions that wait in the context, for the nodes' answers to
  * END_CONTEXT. */
-enum { WAITS_FOR_OWNERS, WAITS_FOR_STEP, WAITS_FOR_USERS, WAITS_FOR_ENDS };
+enum { WAITS_FOR_REF_OWNERS, WAITS_FOR_STEP, WAITS_FOR_OTHER_WAITERS, WAITS_FOR_END_ANSWERS };
 
 cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error) {
   api_context *c = api_id_table_get(&rt->contexts, a->context.id);
   if (!c || c->state != API_CONTEXT_OPEN) return api_find_context(rt, a->context, &c, error);
   f->context_id = a->context.id;
-  snprintf(f->subject, sizeof f->subject, "context %.64s", c->name);
+  snprintf(f->subject_name, sizeof f->subject_name, "context %.64s", c->name);
   return CLEAVE_OK;
 }
 
@@ -187,7 +188,8 @@ cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *
 static api_context *find_closing_context(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   api_context *c = api_id_table_get(&rt->contexts, f->context_id);
-  if (c && (f->phase >= WAITS_FOR_USERS || c->state == API_CONTEXT_OPEN)) return c;
+  if (c && (f->operation_state >= WAITS_FOR_OTHER_WAITERS || c->state == API_CONTEXT_OPEN))
+    return c;
   (void)api_find_context(rt, (cleave_context){f->context_id}, &c, &why);
   api_future_finish(rt, f, &why);
   return NULL;
@@ -196,10 +198,10 @@ static api_context *find_closing_context(cleave_runtime *rt, api_future *f) {
 /* True if f still waits for the owners of kept values, or for a pending step, which has a deadline
  * of its own. */
 static bool must_wait_to_close(const cleave_runtime *rt, const api_context *c, api_future *f) {
-  if (f->phase == WAITS_FOR_OWNERS && c->n_unconfirmed_kept && !c->has_failed &&
-      !api_is_deadline_over(rt, f->until_ns))
+  if (f->operation_state == WAITS_FOR_REF_OWNERS && c->n_unconfirmed_kept_values &&
+      !c->has_failed && !api_is_deadline_over(rt, f->until_ns))
     return true;
-  f->phase = WAITS_FOR_STEP;
+  f->operation_state = WAITS_FOR_STEP;
   f->next_check_ns = UINT64_MAX;
   return rt->undecided_context == c;
 }
@@ -207,23 +209,23 @@ static bool must_wait_to_close(const cleave_runtime *rt, const api_context *c, a
 /* Sends END_CONTEXT to the nodes. */
 static void send_end_for_close(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
-  f->phase = WAITS_FOR_ENDS;
+  f->operation_state = WAITS_FOR_END_ANSWERS;
   f->next_check_ns = f->until_ns;
   if (f->end_awaits_owners) c->keeps_needed_calls = send_needed_calls(rt, c);
-  (void)send_ends(rt, c, &why);
+  (void)send_end_contexts(rt, c, &why);
   if (why.status == CLEAVE_OK && c->has_reverted_step) (void)api_context_failure(c, &why);
   if (!f->is_done) f->outcome = why;
 }
 
 static void await_end_answers(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = f->outcome;
-  api_node_set silent_nodes = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
+  api_node_set silent_nodes = c->nodes_used & ~c->nodes_ended & ~api_lost_nodes(rt);
   bool have_all_answered = !(silent_nodes & ~c->nodes_keeping_calls);
   if (!have_all_answered && !api_is_deadline_over(rt, f->until_ns)) return;
   if (!have_all_answered)
     api_fail(&why, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
   if (why.status == CLEAVE_OK && silent_nodes)
-    keep_for_kept_values(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
+    retain_context_for_kept_values(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
   else
     api_context_free(rt, c);
   api_future_finish(rt, f, &why);
@@ -232,19 +234,20 @@ static void await_end_answers(cleave_runtime *rt, api_context *c, api_future *f)
 void api_close_advance(cleave_runtime *rt, api_future *f) {
   api_context *c = find_closing_context(rt, f);
   cleave_error why;
-  if (!c || (f->phase < WAITS_FOR_USERS && must_wait_to_close(rt, c, f))) return;
-  if (f->phase < WAITS_FOR_USERS) {
-    f->phase = WAITS_FOR_USERS;
+  if (!c || (f->operation_state < WAITS_FOR_OTHER_WAITERS && must_wait_to_close(rt, c, f))) return;
+  if (f->operation_state < WAITS_FOR_OTHER_WAITERS) {
+    f->operation_state = WAITS_FOR_OTHER_WAITERS;
     f->cannot_cancel = true;
     (void)api_context_on_event(&c->state, API_CONTEXT_CLOSES);
-    f->end_awaits_owners = begin_end(rt, c);
+    f->end_awaits_owners = begin_context_end(rt, c);
   }
-  if (f->phase == WAITS_FOR_USERS && c->n_waiters) return;
-  if (f->phase == WAITS_FOR_USERS && f->end_awaits_owners && c->n_unconfirmed_kept) {
-    (void)end_after_owners_answer(rt, c, &why);
+  if (f->operation_state == WAITS_FOR_OTHER_WAITERS && c->n_waiters) return;
+  if (f->operation_state == WAITS_FOR_OTHER_WAITERS && f->end_awaits_owners &&
+      c->n_unconfirmed_kept_values) {
+    (void)defer_end_until_owners_answer(rt, c, &why);
     api_future_finish(rt, f, &why);
     return;
   }
-  if (f->phase == WAITS_FOR_USERS) send_end_for_close(rt, c, f);
+  if (f->operation_state == WAITS_FOR_OTHER_WAITERS) send_end_for_close(rt, c, f);
   await_end_answers(rt, c, f);
 }

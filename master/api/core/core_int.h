@@ -49,10 +49,10 @@
 #include "master/api/core/state_tables_int.h"
 
 enum {
-  API_MAX_NODES = 64,    /* nodes of a session; a set of nodes has one bit for each */
-  API_MAX_MODULES = 255, /* modules of a runtime; index 255 in a frame means all modules */
-  API_DEVICE_NAME = 32,  /* bytes of a device's name */
-  API_DEVICE_LIST = 256, /* bytes of a list of device names */
+  API_MAX_NODES = 64,          /* nodes of a session; a set of nodes has one bit for each */
+  API_MAX_MODULES = 255,       /* modules of a runtime; index 255 in a frame means all modules */
+  API_DEVICE_NAME_BYTES = 32,  /* bytes of a device's name */
+  API_DEVICE_LIST_BYTES = 256, /* bytes of a list of device names */
 };
 typedef uint64_t api_node_set; /* bit i: node i of the runtime */
 #define NODE_BIT(index) ((api_node_set)1 << (index))
@@ -95,32 +95,34 @@ typedef struct api_peer {
   clv_link *link;
   clv_wire_id incarnation;
   clv_wire_limits limits;
-  uint32_t peer_timeout_ms; /* silence after which the link to the peer is given up */
-  uint32_t protocol;        /* version of the protocol that the peer uses */
+  uint32_t peer_timeout_ms;  /* silence after which the link to the peer is given up */
+  uint32_t protocol_version; /* version of the protocol that the peer uses */
   api_peer_state state;
   bool has_session; /* a session is open at the worker */
   bool has_module;  /* a module was loaded at the peer */
   /* features of the worker's version */
-  bool has_state_files, has_row_cache, has_state_pieces, has_fixed_modules, has_ties, has_ema;
-  bool has_bf16_weights, has_kept, has_bf16_values;
+  bool supports_state_files, supports_row_cache, supports_state_pieces, supports_fixed_modules,
+      supports_ties, supports_ema;
+  bool supports_bf16_weights, supports_kept_refs, supports_bf16_values;
   uint64_t last_packet_ns; /* monotonic time of the peer's last packet */
   /* monotonic time since which the peer reports that it mends a link to another worker; 0: none */
   uint64_t mending_since_ns;
-  char device[API_DEVICE_NAME];  /* device of the peer that "auto" means */
-  char devices[API_DEVICE_LIST]; /* all devices of the peer: "cpu, cuda:0" */
+  char device[API_DEVICE_NAME_BYTES];  /* device of the peer that "auto" means */
+  char devices[API_DEVICE_LIST_BYTES]; /* all devices of the peer: "cpu, cuda:0" */
   /* error of the peer's last loss, which functions that need the peer return */
   cleave_error loss_error;
-  clv_link_counts last_counts; /* counters at the last cleave_measure */
+  clv_link_counts last_link_counts; /* counters at the last cleave_measure */
   /* times that the peer was lost and has rejoined (incarnations_int.h) */
   uint32_t n_rejoins;
   char wire_name[CLEAVE_NAME + 1]; /* name of the peer in frames, once it has rejoined */
-  uint64_t connect_deadline_ns;  /* monotonic time at which connecting must be done; 0: not begun */
-  uint64_t bytes_up, bytes_down; /* bytes sent and received over earlier links, which have ended */
-  uint32_t n_loading;            /* number of modules that are being loaded at the peer */
+  uint64_t connect_deadline_ns; /* monotonic time at which connecting must be done; 0: not begun */
+  /* bytes sent and received over earlier links, which have ended */
+  uint64_t closed_links_bytes_sent, closed_links_bytes_received;
+  uint32_t n_modules_loading; /* number of modules that are being loaded at the peer */
 } api_peer;
 
 /* The runtime sends nothing to a lost peer. */
-static inline bool api_is_lost(const api_peer *p) { return p->state != PEER_PRESENT; }
+static inline bool api_is_peer_lost(const api_peer *p) { return p->state != PEER_PRESENT; }
 
 /* ---- modules --------------------------------------------------------------------------------- */
 
@@ -143,21 +145,21 @@ struct cleave_module {
   uint32_t n_contexts;        /* contexts that have used the module and are not freed */
   /* number of kept values of its outputs, and of operations in progress, that need this record */
   uint32_t n_kept_refs;
-  uint64_t unload_message; /* id of the UNLOAD that its node has not answered; 0: none */
-  char name[CLEAVE_NAME + 1], device[API_DEVICE_NAME];
+  uint64_t unload_message_id; /* id of the UNLOAD that its node has not answered; 0: none */
+  char name[CLEAVE_NAME + 1], device[API_DEVICE_NAME_BYTES];
   uint32_t node;
-  uint32_t n_rejoins; /* n_rejoins of its node's peer when the module was loaded there */
+  uint32_t n_rejoins_at_load; /* n_rejoins of its node's peer when the module was loaded there */
   clv_graph *graph;
   clv_params *params;
   /* [params->n_ties] module that owns each tied parameter; NULL: this module itself */
   cleave_module **tie_owners;
-  const char **initialized, **frozen; /* names of parameters, stored in params */
-  int inputs[CLV_MAX_INPUTS];         /* input nodes of the graph */
-  uint32_t n_frozen, n_initialized;   /* numbers of names in `frozen` and `initialized` */
-  uint32_t n_trained_params;          /* number of parameters that are trainable and not frozen */
-  uint32_t n_inputs, threads, in_flight;
+  const char **initialized_params, **frozen_params; /* names of parameters, stored in params */
+  int input_nodes[CLV_MAX_INPUTS];                  /* input nodes of the graph */
+  uint32_t n_frozen_params, n_initialized_params;   /* numbers of names in these two lists */
+  uint32_t n_trained_params; /* number of parameters that are trainable and not frozen */
+  uint32_t n_inputs, n_threads, max_calls_in_flight;
   const clv_backend *backend; /* of a module at the master; NULL: the module is at a worker */
-  bool local_only, copies_inputs, is_released, was_called, needs_input_grads;
+  bool accepts_only_local_inputs, copies_inputs, is_released, was_called, needs_input_grads;
   bool has_given_weights;  /* the program gave weights when it loaded the module */
   bool has_secret_weights; /* cleave_module_options.weights_are_secret */
   uint64_t seed;           /* cleave_module_options.seed */
@@ -167,8 +169,8 @@ struct cleave_module {
   uint32_t first_attempt_generation;
   const char **direct_to; /* [n_direct_to] cleave_module_options.direct_to; NULL: as the session */
   uint32_t n_direct_to;
-  bool bf16, tf32, frozen_is_final, frozen_bf16;
-  char *artifact; /* name of the worker's artifact with its weights; NULL: none */
+  bool computes_in_bf16, allows_tf32, is_frozen_set_final, stores_frozen_as_bf16;
+  char *artifact_name; /* name of the worker's artifact with its weights; NULL: none */
   clv_sha256 artifact_sha256;
   api_module_state state;
   api_pending_weight *pending_weights; /* [n_pending_weights] to be sent when it is loaded */
@@ -185,40 +187,41 @@ struct cleave_module {
   const api_optimizer_group *groups[CLV_OPTIM_MAX_GROUPS];
   uint32_t n_groups;
   /* [params->n] 1 + group number of each parameter; 0: in no group. NULL without an optimiser */
-  uint8_t *group_of_param;
+  uint8_t *param_group_numbers;
   /* some trainable parameters are in no group; at the node they form group 0, which no step
    * changes */
   bool has_unstepped_group;
   uint64_t weights_version; /* steps and writes that have changed its parameters */
   /* [n_outputs] modules that each take one output out of the joined output of this module
    * (outputs.c); NULLs: it has one output. They are released with this module. */
-  cleave_module *outputs[CLV_MAX_OUTPUTS];
+  cleave_module *output_modules[CLV_MAX_OUTPUTS];
   uint32_t n_outputs; /* at least 1 */
   /* for a module in `outputs` of another module: name of that module, and index of the output; "":
    * a module of the program */
-  char output_of[CLEAVE_NAME + 1];
+  char output_owner_name[CLEAVE_NAME + 1];
   uint32_t output_index;
 };
 
-/* Returns the name of the module as the program loaded it, and in *ret_output the index of the
- * output. For a module in `outputs` of another module these are that module's name and the output's
- * index. */
-static inline const char *api_program_name(const cleave_module *m, uint32_t *ret_output) {
-  *ret_output = m->output_index;
-  return m->output_of[0] ? m->output_of : m->name;
+/* Returns the name of the module as the program loaded it, and in *ret_output_index the index of
+ * the output. For a module in `outputs` of another module these are that module's name and the
+ * output's index. */
+static inline const char *api_program_module_name(const cleave_module *m,
+                                                  uint32_t *ret_output_index) {
+  *ret_output_index = m->output_index;
+  return m->output_owner_name[0] ? m->output_owner_name : m->name;
 }
 
-/* Makes a module. Takes ownership of the graph. network: name from which the layers' keys are
+/* Makes a module. Takes ownership of the graph. network_name: name from which the layers' keys are
  * derived; NULL: the module's own name. */
 cleave_status api_module_new(cleave_runtime *rt, const cleave_module_options *o,
-                             const char *network, clv_graph *graph, cleave_module **ret,
+                             const char *network_name, clv_graph *graph, cleave_module **ret,
                              cleave_error *error) CLEAVE_RESULT;
 /* Derives the keys of a graph's layers. */
-cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uint64_t seed,
+cleave_status api_derive_keys(const cleave_runtime *rt, const char *network_name, uint64_t seed,
                               clv_graph *g, cleave_error *error) CLEAVE_RESULT;
 /* BLOCKS. Loads the module at its node, if it is not there. Called with the lock, which is released
  * during the load. */
-cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t deadline_ms,
+cleave_status api_module_place(cleave_module *m, bool needs_input_grads, uint64_t deadline_ms,
                                cleave_error *error);
 /* Checks that the module has a parameter or buffer `name`, with the dtype and shape of t (NULL:
  * any). */
@@ -233,7 +236,7 @@ cleave_status api_load_module(cleave_module *m, uint64_t deadline_ms, cleave_err
  * the record stays while leaves of contexts, or the entry of the master's own node, need it. */
 typedef struct api_kept_ref {
   clv_ref_ids ids;
-  uint32_t owner;        /* node that keeps the value */
+  uint32_t owner_node;   /* node that keeps the value */
   uint64_t value_id;     /* id of the value in the context that made it */
   cleave_module *module; /* module that computes it; NULL: a leaf of the program */
   char context_name[64]; /* name of the context that made the value */
@@ -246,7 +249,7 @@ typedef struct api_kept_ref {
   bool owner_lacks_value;    /* the owner has freed the value, or never had it */
   bool is_fetching;          /* a fetch is in progress */
   bool has_failed;           /* the reference has failed, and `failure` is set */
-  bool is_fetched;           /* the last fetch brought a value */
+  bool last_fetch_succeeded; /* the last fetch brought a value */
   uint32_t n_leaves;         /* leaves of contexts that refer to the kept value */
   uint32_t n_waiters;        /* functions that wait for a fetch */
   uint64_t n_fetches_done;   /* completed fetches */
@@ -263,7 +266,7 @@ typedef struct api_value {
   api_kept_ref *kept_ref; /* kept reference of a leaf; NULL: a tensor of the program */
   /* of a leaf of cached rows: module whose output rows the worker has cached; NULL: another
    * value */
-  const cleave_module *cached_rows_of;
+  const cleave_module *cached_rows_module;
   clv_dtype dtype;
   clv_shape shape;
   /* the program gets the value rounded to bf16: local_tensor is bf16, `dtype` f32 */
@@ -283,9 +286,9 @@ typedef struct api_value {
   bool had_backward;            /* some backward pass has covered the call */
   /* the value is kept when its context ends, because a kept value depends on it */
   bool is_retained;
-  bool is_kept;        /* the program has kept the value, so the record stays */
-  bool needed_by_peer; /* a kept value that depends on it is computed at another node */
-  uint32_t n_waiters;  /* functions that wait for the value */
+  bool is_kept;           /* the program has kept the value, so the record stays */
+  bool is_needed_by_peer; /* a kept value that depends on it is computed at another node */
+  uint32_t n_waiters;     /* functions that wait for the value */
   cleave_error failure;
   clv_tensor *local_tensor; /* the value in this process; NULL: it is not here */
   uint32_t n_args;
@@ -296,21 +299,21 @@ typedef struct api_value {
   uint32_t n_calls_after_backward;
   /* number of the last sweep, which frees values (forget.c), in which another value needed this
    * one */
-  uint64_t needed_in_sweep;
-  uint32_t call_number;     /* number of its CALL among the context's calls to the node, from 1 */
-  uint64_t n_drives_begun;  /* n_drives_begun of the runtime when the call was made */
-  uint64_t weights_version; /* weights_version of the module when the call was made */
+  uint64_t last_needed_sweep;
+  uint32_t call_number; /* number of its CALL among the context's calls to the node, from 1 */
+  uint64_t n_node_drives_begun; /* n_node_drives_begun of the runtime when the call was made */
+  uint64_t weights_version;     /* weights_version of the module when the call was made */
   /* The fields below belong to the last backward pass that reached the value. */
-  uint32_t last_pass; /* number of the last pass that reached it */
+  uint32_t last_pass_number; /* number of the last pass that reached it */
   /* number of gradients that are summed into the gradient of the value */
   uint32_t n_contributions;
   /* number of these gradients that were received so far */
   uint32_t n_contributions_received;
-  float root_weight;             /* initial gradient of a root; 0: not a root */
-  uint32_t last_root;            /* index of the last root that depends on the value */
-  struct api_value *next_needed; /* next call in its api_call_group, in descending ids */
+  float root_weight;              /* initial gradient of a root; 0: not a root */
+  uint32_t last_root_index;       /* index of the last root that depends on the value */
+  struct api_value *next_in_list; /* next call in its api_call_group, in descending ids */
   /* position of the gradient for each input in the sum that is the input's gradient */
-  uint32_t position_in_sum[CLV_MAX_INPUTS];
+  uint32_t contribution_indexes[CLV_MAX_INPUTS];
   /* The fields below belong to a leaf. */
   /* [contributions_cap] gradients received in this pass, in the order of their sum */
   clv_tensor **contributions;
@@ -330,47 +333,49 @@ typedef struct api_context {
   bool keeps_needed_calls;
   bool has_final_step; /* a step that cannot be reverted was decided in the context */
   uint32_t n_calls_awaiting_backward; /* calls behind a backward that has not begun */
-  uint64_t step;                      /* step number of the RNG position; 0: the context's number */
+  uint64_t rng_step;                  /* step number of the RNG position; 0: the context's number */
   uint32_t n_waiters;                 /* functions of the program that wait within the context */
-  uint32_t n_unconfirmed_kept;        /* kept values whose owner has not answered */
+  uint32_t n_unconfirmed_kept_values; /* kept values whose owner has not answered */
   uint64_t end_resend_ns;             /* monotonic time at which END_CONTEXT is sent again */
   uint64_t end_resend_interval_ns;    /* delay between two sendings of END_CONTEXT */
   api_value *newest_value;
-  api_node_set nodes;               /* nodes that were sent something of the context */
+  api_node_set nodes_used;          /* nodes that were sent something of the context */
   api_node_set nodes_ended;         /* nodes that have freed all they held for the context */
   api_node_set nodes_keeping_calls; /* nodes that have freed all but what kept values need */
   /* nodes that were lost and have rejoined since the context used them */
   api_node_set nodes_since_restarted;
   /* number of calls sent to each node; the node handles a PREPARE after it has that many */
   uint32_t n_calls_sent[API_MAX_NODES];
-  uint32_t last_pass;                        /* number of the last backward pass */
-  uint32_t last_pass_at_node[API_MAX_NODES]; /* last backward pass in which each node took part */
+  uint32_t last_pass_number; /* number of the last backward pass */
+  /* last backward pass in which each node took part */
+  uint32_t last_pass_number_at_node[API_MAX_NODES];
   bool is_backward_running;
   bool has_used_module[API_MAX_MODULES]; /* for each module: the context has sent something to it */
   uint32_t n_module_calls[API_MAX_MODULES]; /* calls of each module so far */
   /* nodes that take part in the running pass; those of them that have sent FINISHED */
-  api_node_set nodes_expected, nodes_finished;
+  api_node_set nodes_in_pass, nodes_finished_pass;
   uint32_t n_leaf_gradients_missing;  /* gradients of leaves, not received yet */
   bool has_gradient[API_MAX_MODULES]; /* a backward has reached parameters of the module */
   clv_tensor *votes[API_MAX_NODES];   /* sums of squared gradients in each node's last FINISHED */
-  api_node_set nodes_not_finite;      /* nodes whose last vote had a gradient that is not finite */
+  /* nodes whose last vote had a gradient that is not finite */
+  api_node_set nodes_with_nonfinite_gradients;
   api_node_set nodes_with_written_gradients; /* nodes that got gradients since their last vote */
   /* answers to APPLY or REVERT that have not arrived */
   uint32_t n_step_answers_missing;
   /* id of the first message of the present decision; answers to earlier messages are ignored */
-  uint64_t first_apply_message;
+  uint64_t first_apply_message_id;
   uint64_t step_deadline_ms; /* deadline of the step, as the program gave it; 0: the runtime's */
   uint64_t decision_deadline_ns;     /* monotonic time at which the step is given up */
   api_node_set nodes_sent_apply;     /* nodes that were sent APPLY since the last decision */
   bool has_reverted_step;            /* a step was reverted after cleave_step had returned */
   bool has_stepped[API_MAX_MODULES]; /* the module has taken its step */
   /* the module has stepped by cleave_step_at, so calls keep the weights that they used */
-  bool has_step_at[API_MAX_MODULES];
+  bool has_stepped_at_position[API_MAX_MODULES];
   bool has_forgotten_calls; /* the program has forgotten calls, so each pass ends with a sweep */
   bool has_failed;          /* `failure` is set, and the context can only be ended */
   cleave_error failure;
-  char failure_place[CLV_WIRE_NAME + 1]; /* place of the failure, as the failed node wrote it */
-  struct api_context *next;              /* next record of the free list */
+  char failure_hop[CLV_WIRE_NAME + 1]; /* place of the failure, as the failed node wrote it */
+  struct api_context *next;            /* next record of the free list */
 } api_context;
 
 /* An item of a module's state, or a gradient. */
@@ -389,13 +394,13 @@ typedef struct api_state_request {
   clv_tensor *item_tensor;
   api_state_item *items; /* [count] receives the items; NULL: items are not stored */
   /* n_received: items received so far; count: items that the answer has */
-  uint32_t n_received, count;
+  uint32_t n_items_received, n_items_expected;
   bool is_for_file;
-  uint64_t bytes;               /* size of the state file, as its node reports */
-  clv_sha256 sha256;            /* digest of the state file, as its node reports */
-  char device[API_DEVICE_NAME]; /* device that computed `item_tensor`, as its node reports */
+  uint64_t file_bytes;                /* size of the state file, as its node reports */
+  clv_sha256 file_sha256;             /* digest of the state file, as its node reports */
+  char device[API_DEVICE_NAME_BYTES]; /* device that computed `item_tensor`, as its node reports */
   bool is_answered, has_failed;
-  bool may_have_fewer; /* `count` is a maximum until the answer gives the number */
+  bool may_have_fewer_items; /* `n_items_expected` is a maximum until the answer gives the number */
   cleave_error failure;
   struct api_state_request *next;
 } api_state_request;
@@ -407,7 +412,7 @@ struct cleave_optimizer {
   size_t n_modules;
   api_optimizer_group *groups; /* [n_groups] in the program's order */
   size_t n_groups;
-  uint64_t steps;           /* number of steps decided so far */
+  uint64_t n_steps_decided; /* number of steps decided so far */
   bool cannot_revert;       /* nodes keep no copies to revert its steps (no_rollback) */
   bool is_released;         /* the program has no handle any more */
   bool is_decision_pending; /* nodes have not answered its last step */
@@ -416,7 +421,7 @@ struct cleave_optimizer {
 
 /* The calls of a backward pass for which the same root is the last that depends on them. */
 typedef struct api_call_group {
-  api_value *first, *last;
+  api_value *first_call, *last_call;
 } api_call_group;
 
 /* A failure, and the text and place without secrets that were sent instead of its own. */
@@ -426,7 +431,7 @@ typedef struct api_redacted_error {
   uint64_t context;                                          /* id of the context that failed */
 } api_redacted_error;
 
-enum { API_MAX_REDACTED = 16 };
+enum { API_MAX_REDACTED_ERRORS = 16 };
 
 /* Clock, randomness and network of a runtime. If it is zeroed, the runtime uses the machine's clock
  * and randomness, and connects to workers over mutual TLS. A simulation passes its own
@@ -434,10 +439,11 @@ enum { API_MAX_REDACTED = 16 };
 typedef struct api_platform {
   void *user;
   clv_clock clock;
-  clv_code (*random_bytes)(void *user, void *ret, size_t len, clv_err *err);
+  clv_code (*fill_random_bytes)(void *user, void *ret, size_t len, clv_err *err);
   /* Calls a method of the worker, in place of clv_rpc_call_unary. request and reply are encoded. */
-  clv_code (*call)(void *user, const char *worker, const char *method, const clv_bytes *request,
-                   uint64_t timeout_ms, clv_bytes *reply, clv_err *err);
+  clv_code (*call_worker)(void *user, const char *worker, const char *method,
+                          const clv_bytes *request, uint64_t timeout_ms, clv_bytes *reply,
+                          clv_err *err);
   /* Opens a link with all lanes attached, in place of clv_link_open. */
   clv_code (*open_link)(void *user, const char *worker, const clv_link_options *options,
                         const clv_link_dial *dial, clv_link **ret, clv_err *err);
@@ -455,37 +461,38 @@ typedef struct api_kept_ops {
   /* Decrements n_leaves of the reference, because a leaf that refers to it is being freed. */
   void (*release_leaf)(cleave_runtime *rt, api_kept_ref *k);
   /* Has the kept value of the leaf v sent from its owner to a node that needs it. */
-  cleave_status (*deliver)(cleave_runtime *rt, api_value *v, uint32_t node, cleave_error *error);
+  cleave_status (*deliver_value)(cleave_runtime *rt, api_value *v, uint32_t node,
+                                 cleave_error *error);
   /* Begins to fetch the kept value; f ends when it has arrived. */
-  cleave_status (*fetch)(cleave_runtime *rt, api_kept_ref *k, struct api_future *f,
-                         cleave_error *error);
+  cleave_status (*begin_fetch)(cleave_runtime *rt, api_kept_ref *k, struct api_future *f,
+                               cleave_error *error);
   /* Waits until the owners of the context's kept values have answered. */
   void (*await_owners)(cleave_runtime *rt, api_context *c, uint64_t until_ns);
   /* Lets the context end without the answers of the owners of its kept values. */
-  void (*stop_waiting)(cleave_runtime *rt, api_context *c);
+  void (*stop_awaiting_owners)(cleave_runtime *rt, api_context *c);
   /* Sends each node the ids of its calls that the context's kept values depend on. Returns false if
    * there are no such calls. */
   bool (*send_needed_calls)(cleave_runtime *rt, api_context *c);
   /* Marks the context's unconfirmed kept values as failed, because owners may receive the failure
    * of the context before they receive what to keep. */
-  void (*context_failed)(cleave_runtime *rt, const api_context *c);
+  void (*on_context_failed)(cleave_runtime *rt, const api_context *c);
   /* Marks the kept values at a lost node as failed. */
-  void (*node_failed)(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
+  void (*on_node_failed)(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
   /* Handles a REF_ frame by which the master's own node answers the program. */
-  void (*on_answer)(cleave_runtime *rt, const clv_packet *p);
+  void (*on_owner_answer)(cleave_runtime *rt, const clv_packet *p);
   /* Lists the kept references that the program has not released. */
-  void (*report)(cleave_runtime *rt, cleave_leaks *l);
-  void (*free)(cleave_runtime *rt);
+  void (*report_leaks)(cleave_runtime *rt, cleave_leaks *l);
+  void (*free_refs)(cleave_runtime *rt);
 } api_kept_ops;
 
 /* Weights that are about to be written to a module, or that were read from a module. */
 typedef struct api_noted_values {
   cleave_runtime *runtime;
-  const cleave_module *module; /* NULL if were_read, because it may be released already */
+  const cleave_module *module; /* NULL if are_read_values, because it may be released already */
   uint32_t node;               /* node of the module */
   const cleave_named_tensor *items;
   size_t n;
-  bool were_read;
+  bool are_read_values;
 } api_noted_values;
 
 /* Gate of a program's runtime (extra/open.c). It permits or refuses what is sent, by the rows that
@@ -495,19 +502,19 @@ typedef struct api_noted_values {
 typedef struct api_gate {
   void *user;
   /* Permits or refuses the tensor by its row and the policy. */
-  cleave_status (*check)(void *user, const cleave_sending *what, cleave_error *error);
+  cleave_status (*check_tensor)(void *user, const cleave_sending *sending, cleave_error *error);
   /* Counts a tensor that all hooks permit, for the limits of the policy. If this fails, the tensor
    * is not sent. */
-  cleave_status (*charge)(void *user, const cleave_sending *what, cleave_error *error);
-  /* Compares what a tensor shows with the row that permits it, after `check` has permitted it. v: a
-   * value of a module at the master, or a value of a module at a worker whose gradient is sent.
-   * Called with `owner`; NULL: the gate is off. */
-  cleave_status (*judge)(void *owner, const api_value *v, const cleave_sending *what,
-                         cleave_error *error);
+  cleave_status (*charge_tensor)(void *user, const cleave_sending *sending, cleave_error *error);
+  /* Compares what a tensor shows with the row that permits it, after `check_tensor` has permitted
+   * it. v: a value of a module at the master, or a value of a module at a worker whose gradient is
+   * sent. Called with `owner`; NULL: the gate is off. */
+  cleave_status (*judge_tensor)(void *owner, const api_value *v, const cleave_sending *sending,
+                                cleave_error *error);
   /* Add to the ledger of this host the keys of layers and the values that the module's worker will
    * know, before they are sent. For a module at the master they keep samples of the values, which
    * are looked up in the ledger later. note_values is also called for values that the program has
-   * read from the module's node (were_read). Called with `owner`, without the lock; NULL: the
+   * read from the module's node (are_read_values). Called with `owner`, without the lock; NULL: the
    * runtime is that of a command. */
   cleave_status (*note_module)(void *owner, const cleave_module *m, cleave_error *error);
   cleave_status (*note_values)(void *owner, const api_noted_values *values, cleave_error *error);
@@ -538,22 +545,22 @@ struct cleave_runtime {
   const clv_session_config *config;
   clv_session_config *own_config; /* `config` if the runtime frees it; NULL: the caller owns it */
   api_gate gate;                  /* zeros: the runtime is that of a command */
-  cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
+  cleave_status (*may_send)(void *user, const cleave_sending *sending, cleave_error *error);
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
-  bool (*interrupted)(void *user); /* cleave_options.interrupted; NULL: none */
-  uint64_t refused_ms;             /* cleave_options.refused_ms */
-  clv_notifier on_notice;          /* cleave_options.on_notice of the program, with its user */
+  bool (*is_interrupted)(void *user); /* cleave_options.interrupted; NULL: none */
+  uint64_t refusal_timeout_ms;        /* cleave_options.refused_ms */
+  clv_notifier on_notice;             /* cleave_options.on_notice of the program, with its user */
   /* limits log lines that workers cause; it reports to api_on_suppressed_logs */
   clv_log_limiter worker_log_limiter;
   /* last failures whose text was replaced before they were sent; failure number n is at index n %
-   * API_MAX_REDACTED */
-  api_redacted_error redacted_errors[API_MAX_REDACTED];
-  uint64_t n_redacted;
+   * API_MAX_REDACTED_ERRORS */
+  api_redacted_error redacted_errors[API_MAX_REDACTED_ERRORS];
+  uint64_t n_redacted_errors;
   void *user;
   uint64_t deadline_ms;
-  bool sends_directly;            /* the session says `transfer: direct` */
-  bool via_master, single_thread; /* as in cleave_options */
-  unsigned local_threads;         /* largest number of compute threads of a module at the master */
+  bool sends_directly;                       /* the session says `transfer: direct` */
+  bool sends_via_master, is_single_threaded; /* as in cleave_options */
+  unsigned max_local_threads; /* largest number of compute threads of a module at the master */
   clv_tls_identity *identity;
   clv_rpc_runtime *rpc;
   clv_pool *pool;
@@ -561,12 +568,12 @@ struct cleave_runtime {
   pthread_t node_thread;
   bool has_node_thread; /* false: callers that wait drive the master's node, one at a time */
   bool is_node_driven_by_caller;
-  uint64_t n_drives_begun; /* times that a caller has begun to drive the master's node */
-  api_peer *peers;         /* [n_peers] nodes of the session, the master first */
+  uint64_t n_node_drives_begun; /* times that a caller has begun to drive the master's node */
+  api_peer *peers;              /* [n_peers] nodes of the session, the master first */
   uint32_t n_peers;
-  clv_wire_id session; /* id of the session at all workers */
-  uint64_t epoch;      /* number of the attempt that the session belongs to */
-  bool cannot_resume;  /* the session is not that of a run, so no later attempt continues it */
+  clv_wire_id session_id; /* id of the session at all workers */
+  uint64_t epoch;         /* number of the attempt that the session belongs to */
+  bool cannot_resume;     /* the session is not that of a run, so no later attempt continues it */
   clv_key seed;
 
   const api_job *jobs[API_MAX_JOBS]; /* [n_jobs] in the order of their registration */
@@ -574,19 +581,20 @@ struct cleave_runtime {
   const api_kept_ops *kept_ops; /* functions of kept_refs.c; NULL: the program has kept nothing */
 
   pthread_mutex_t lock;
-  pthread_cond_t changed_cond;
-  pthread_cond_t parked_cond; /* the thread of futures sleeps on it */
-  uint32_t n_awaiting;        /* threads of the program that wait; they advance all futures */
-  bool needs_wake;            /* sleeping threads must be woken, because of an answer of a node */
-  uint64_t next_id, next_context_id, n_sweeps;
+  pthread_cond_t state_changed_cond;
+  pthread_cond_t futures_thread_cond; /* the thread of futures sleeps on it */
+  /* threads of the program that wait; they advance all futures */
+  uint32_t n_awaiting_threads;
+  bool needs_wake; /* sleeping threads must be woken, because of an answer of a node */
+  uint64_t next_id, next_context_id, n_value_sweeps;
   api_id_table values, contexts, futures, kept_refs;
   struct api_futures *futures_state; /* future_int.h */
-  api_value *free_values;
-  api_context *free_contexts;
-  api_state_request *requests;
-  cleave_module *modules[API_MAX_MODULES]; /* NULL: the index is free */
-  uint32_t n_modules;                      /* 1 + the highest index of a module so far */
-  uint32_t generations[API_MAX_MODULES];   /* next generation of each index */
+  api_value *value_free_list;
+  api_context *context_free_list;
+  api_state_request *state_requests;
+  cleave_module *modules[API_MAX_MODULES];    /* NULL: the index is free */
+  uint32_t n_modules;                         /* 1 + the highest index of a module so far */
+  uint32_t next_generations[API_MAX_MODULES]; /* next generation of each index */
   uint64_t last_load_number;
   cleave_optimizer *optimizers;
   api_attachment *attached_objects;
@@ -644,18 +652,18 @@ clv_code api_fill_random(const cleave_runtime *rt, void *ret, size_t len,
 
 /* api_deadline_ns returns the deadline that is deadline_ms from now (0: the runtime's deadline_ms).
  * api_is_deadline_over returns whether a deadline has passed. Deadlines are times of a clock that
- * stops during outages (api_note_outage). */
+ * stops during outages (api_update_outage_clock). */
 uint64_t api_deadline_ns(const cleave_runtime *rt, uint64_t deadline_ms);
 bool api_is_deadline_over(const cleave_runtime *rt, uint64_t until_ns);
 /* Returns the monotonic time at which a deadline passes if there is no outage until then. */
-uint64_t api_time_of_deadline(const cleave_runtime *rt, uint64_t until_ns);
+uint64_t api_deadline_monotonic_ns(const cleave_runtime *rt, uint64_t until_ns);
 /* Stops or restarts the clock of the deadlines, by whether some link is being mended now. Each
  * thread that waits calls this repeatedly. With the lock. */
-void api_note_outage(cleave_runtime *rt);
-/* Asks workers whether they are mending links to each other: all workers if `all` is true, else
- * those that have reported it before. Later calls of api_note_outage use the answers. With the
- * lock. */
-void api_ask_about_outages(cleave_runtime *rt, bool all);
+void api_update_outage_clock(cleave_runtime *rt);
+/* Asks workers whether they are mending links to each other: all workers if `all_workers` is true,
+ * else those that have reported it before. Later calls of api_update_outage_clock use the answers.
+ * With the lock. */
+void api_ask_about_outages(cleave_runtime *rt, bool all_workers);
 /* Registers a job; `job` must be static. */
 void api_add_job(cleave_runtime *rt, const api_job *job);
 /* Add and remove a record that is freed with the runtime. With the lock. */
@@ -666,7 +674,7 @@ void api_detach(cleave_runtime *rt, api_attachment *a);
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns);
 /* As api_sleep, for the thread of futures: api_wake ends it only while no thread of the program
  * awaits a future. */
-void api_sleep_parked(cleave_runtime *rt, uint64_t until_ns);
+void api_sleep_as_futures_thread(cleave_runtime *rt, uint64_t until_ns);
 /* As api_sleep, for functions of the program: also returns false if the program interrupts them. */
 bool api_wait(cleave_runtime *rt, uint64_t until_ns);
 bool api_is_interrupted(const cleave_runtime *rt); /* cleave_options.interrupted returns true */
@@ -678,7 +686,7 @@ cleave_status api_fail_late(const cleave_runtime *rt, cleave_error *error, const
  * block. */
 typedef struct api_interruptible {
   clv_cancel_hook hook;
-  const clv_cancel_hook *before;
+  const clv_cancel_hook *previous_hook;
 } api_interruptible;
 void api_interruptible_begin(cleave_runtime *rt, api_interruptible *ret);
 void api_interruptible_end(api_interruptible *i);
@@ -697,7 +705,7 @@ cleave_status api_send_buffered(cleave_runtime *rt, uint32_t node, clv_packet *p
                                 cleave_error *error);
 
 cleave_status api_packet_new(cleave_runtime *rt, clv_frame_kind kind, uint64_t context_id,
-                             uint64_t message, clv_packet **ret, cleave_error *error);
+                             uint64_t message_id, clv_packet **ret, cleave_error *error);
 int api_find_node(const cleave_runtime *rt, const char *name); /* -1: unknown */
 
 /* Records the device that the module's node reports; "": not reported. */
@@ -710,7 +718,7 @@ cleave_status api_open_link(api_peer *p, cleave_error *error);
 clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err);
 /* Restores the full text of a failure that this process has sent as code and place, and that a node
  * has sent back. */
-void api_restore_redacted(const cleave_runtime *rt, cleave_error *why);
+void api_restore_redacted_error(const cleave_runtime *rt, cleave_error *why);
 /* Closes the sessions and their links. api_close_links frees the transport, after all computing has
  * ended. */
 void api_close_sessions(cleave_runtime *rt);
@@ -729,10 +737,10 @@ const char *api_describe_silence(const cleave_runtime *rt, char *buf, size_t len
 /* With the lock: fails the contexts, requests and kept values that need the lost node. */
 void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
 /* Records the first failure of a context and, unless a step is being decided, sends ABORT to nodes
- * not in `notified`. With the lock. */
+ * not in `notified_nodes`. With the lock. */
 void api_context_fail(cleave_runtime *rt, api_context *c, const cleave_error *failure,
-                      api_node_set notified);
-void api_context_send_aborts(cleave_runtime *rt, api_context *c, api_node_set notified);
+                      api_node_set notified_nodes);
+void api_context_send_aborts(cleave_runtime *rt, api_context *c, api_node_set notified_nodes);
 cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, api_context **ret,
                                cleave_error *error);
 cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_value **ret,
@@ -740,13 +748,13 @@ cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_va
 cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
                             cleave_error *error);
 void api_drop_value(cleave_runtime *rt, api_value *v);
-/* With the lock: sends DROP to all nodes that have one of the values, linked by next_needed. A node
- * frees a value after the calls that use it. (forget.c) */
-cleave_status api_drop_at_nodes(cleave_runtime *rt, api_value *first, cleave_error *error);
+/* With the lock: sends DROP to all nodes that have one of the values, linked by next_in_list. A
+ * node frees a value after the calls that use it. (forget.c) */
+cleave_status api_drop_values_at_nodes(cleave_runtime *rt, api_value *first, cleave_error *error);
 /* With the lock: frees, in this process and at all nodes, the released values of a context on which
  * no value with a handle depends. Does nothing while a backward runs or kept values are
  * unconfirmed, or if the context has failed. */
-cleave_status api_forget_unneeded(cleave_runtime *rt, api_context *c, cleave_error *error);
+cleave_status api_forget_unneeded_values(cleave_runtime *rt, api_context *c, cleave_error *error);
 void api_drop_values(cleave_runtime *rt, api_context *c);
 void api_context_free(cleave_runtime *rt, api_context *c);
 api_node_set api_lost_nodes(const cleave_runtime *rt);
@@ -758,16 +766,16 @@ void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_err
 
 /* Writes a value's failure into a frame, with the worker's name in the text. */
 void api_failure_to_frame(const api_value *v, clv_frame *ret);
-/* With the lock: requests that a value be delivered to a node; with node 0 and for_node false, to
- * the program. */
-cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node, bool for_node,
+/* With the lock: requests that a value be delivered to a node; with node 0 and is_for_node false,
+ * to the program. */
+cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node, bool is_for_node,
                                 cleave_error *error);
 
 /* With the lock: sends STATE_PUT of items, [n] with n above 0, and waits for the answer.
  * context_id: context of gradients; 0 for other state. */
-cleave_status api_state_put(cleave_module *m, clv_state_kind what, uint64_t context_id,
-                            const api_state_item *items, uint32_t n, uint64_t until_ns,
-                            cleave_error *error);
+cleave_status api_put_state_items(cleave_module *m, clv_state_kind state_kind, uint64_t context_id,
+                                  const api_state_item *items, uint32_t n, uint64_t until_ns,
+                                  cleave_error *error);
 
 /* With the lock: returns and clears deferred_error, the failure of a step whose context has ended;
  * CLEAVE_OK: there is none. */
@@ -778,16 +786,17 @@ void api_context_free_if_ended(cleave_runtime *rt, api_context *c);
  * pending for this. */
 void api_context_on_owners_answered(cleave_runtime *rt, api_context *c);
 
-clv_lr_schedule api_convert_schedule(const cleave_schedule *s);
-cleave_status api_check_schedule(const cleave_schedule *s, cleave_error *error);
+clv_lr_schedule api_convert_lr_schedule(const cleave_schedule *s);
+cleave_status api_check_lr_schedule(const cleave_schedule *s, cleave_error *error);
 /* With the lock: adds the parameters that the groups name to the optimiser. After a failure the
- * caller calls api_groups_leave, which removes those that were added. */
-cleave_status api_groups_join(cleave_optimizer *o, const cleave_group *groups, size_t n_groups,
-                              cleave_error *error);
-void api_groups_leave(cleave_optimizer *o);
-/* Writes the names of the parameters in group `number` of a module to ret_names, [m->params->n].
- * Returns how many. The module is in an optimiser. */
-uint32_t api_group_param_names(const cleave_module *m, uint32_t number, const char **ret_names);
+ * caller calls api_optimizer_remove_params, which removes those that were added. */
+cleave_status api_optimizer_add_groups(cleave_optimizer *o, const cleave_group *groups,
+                                       size_t n_groups, cleave_error *error);
+void api_optimizer_remove_params(cleave_optimizer *o);
+/* Writes the names of the parameters in group `group_number` of a module to ret_names,
+ * [m->params->n]. Returns how many. The module is in an optimiser. */
+uint32_t api_group_param_names(const cleave_module *m, uint32_t group_number,
+                               const char **ret_names);
 void api_optimizer_free(cleave_optimizer *o);
 
 /* With the lock: sends the unsent final step (unsent_step_context), if there is one. */
@@ -807,23 +816,24 @@ cleave_status api_check_no_pending_backward(const cleave_runtime *rt, cleave_err
 uint64_t api_step_decision_advance(cleave_runtime *rt);
 /* With the lock: waits until no step is pending. If the step has failed, it has been reverted when
  * this returns, and its context has the error. */
-cleave_status api_await_decision(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);
+cleave_status api_await_step_decision(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);
 
 /* Builds a graph from a text of layers. n_parts: number of parts into which layers may be divided;
- * 0: no layer may be divided, and ret_how is NULL. *ret_how: receives, for each node of the graph,
- * how it is divided; the caller frees it. */
+ * 0: no layer may be divided, and ret_divisions is NULL. *ret_divisions: receives, for each node of
+ * the graph, how it is divided; the caller frees it. */
 cleave_status api_graph_from_layers(const char *layers, const cleave_input *input,
-                                    uint32_t first_layer, uint32_t n_parts, clv_parallel **ret_how,
-                                    clv_graph **ret, cleave_error *error);
+                                    uint32_t first_layer, uint32_t n_parts,
+                                    clv_parallel **ret_divisions, clv_graph **ret,
+                                    cleave_error *error);
 /* Parses the session file of a program, and fills in the keys that only a training needs. */
 cleave_status api_read_config(const char *path, const char *text, clv_session_config **ret,
                               cleave_error *error);
 const clv_graph *api_unwrap_graph(const cleave_graph *g);
-/* Returns the nodes, [*ret_n], that are outputs; 0: the program has named none. */
-const int *api_graph_outputs(const cleave_graph *g, int *ret_n);
+/* Returns the nodes, [*ret_n_outputs], that are outputs; 0: the program has named none. */
+const int *api_graph_outputs(const cleave_graph *g, int *ret_n_outputs);
 clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 /* Builds the graph of a named architecture. layers: a range of its layers; NULL: all. */
-cleave_status api_graph_from_arch(const char *arch, const char *attributes, const char *layers,
+cleave_status api_graph_from_arch(const char *arch_name, const char *attributes, const char *layers,
                                   const cleave_input *input, clv_graph **ret, cleave_error *error);
 
 /* Builds the graph of a Hugging Face model. folder: has its config.json. o: only ignore_keys is
@@ -838,24 +848,26 @@ cleave_status api_adapters_add_to_graph(cleave_module *m, const cleave_module_op
 void api_adapters_freeze_base(cleave_module *m, const cleave_module_options *o);
 
 /* Returns the learning rate of a group for the step that is being taken. */
-double api_group_rate(const cleave_optimizer *o, const api_optimizer_group *g);
+double api_group_learning_rate(const cleave_optimizer *o, const api_optimizer_group *g);
 /* With the lock: sends the decision on a step to the modules at `nodes` that take part in it. apply
  * false: the step is not taken. scale: factor of the gradients, from clipping. */
-cleave_status api_send_decision(cleave_optimizer *o, api_context *c, api_node_set nodes, bool apply,
-                                double scale, cleave_error *error);
-/* Returns the learning rate of the first group `ahead` steps from now. */
-double api_rate_after_steps(const cleave_optimizer *o, uint64_t ahead);
+cleave_status api_send_step_decision(cleave_optimizer *o, api_context *c, api_node_set nodes,
+                                     bool is_applied, double scale, cleave_error *error);
+/* Returns the learning rate of the first group `n_steps_ahead` steps from now. */
+double api_learning_rate_after_steps(const cleave_optimizer *o, uint64_t n_steps_ahead);
 /* With the lock: sends APPLY of cleave_step_at to one module, with a position in the context's
  * schedule. */
 cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave_module *m,
-                               uint64_t ahead, uint32_t position, bool keep, cleave_error *error);
+                               uint64_t n_steps_ahead, uint32_t position, bool saves_weights,
+                               cleave_error *error);
 /* With the lock: passes the events in a node's ENDED frame to the program's on_event. */
 void api_report_events(cleave_runtime *rt, const api_peer *from, const clv_packet *p);
 
 /* ---- kept.c ---------------------------------------------------------------------------------- */
 
 /* Calls the method Kept of a worker. BLOCKS. */
-clv_code api_kept_call(clv_rpc_channel *channel, const clv_wire_kept_request *request,
-                       unsigned timeout_ms, clv_wire_kept_reply *ret, clv_err *err) CLV_USE_RESULT;
+clv_code api_call_kept_method(clv_rpc_channel *channel, const clv_wire_kept_request *request,
+                              unsigned timeout_ms, clv_wire_kept_reply *ret,
+                              clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -32,10 +32,10 @@ cleave_status api_fail(cleave_error *error, clv_code code, const char *fmt, ...)
   return error->status;
 }
 
-void api_set_error_node(cleave_error *error, const char *node, const char *place) {
+void api_set_error_node(cleave_error *error, const char *node, const char *hop) {
   if (!error) return;
   snprintf(error->node, sizeof error->node, "%s", node);
-  snprintf(error->place, sizeof error->place, "%s", place);
+  snprintf(error->place, sizeof error->place, "%s", hop);
 }
 
 /* ---- checks of arguments --------------------------------------------------------------------- */

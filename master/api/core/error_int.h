@@ -11,10 +11,11 @@
 /* Fill *error with node "master" and return the status. */
 cleave_status api_fail(cleave_error *error, clv_code code, const char *fmt, ...) CLV_PRINTF(3, 4);
 cleave_status api_convert_error(cleave_error *error, const clv_err *err);
-void api_set_error_node(cleave_error *error, const char *node, const char *place);
+void api_set_error_node(cleave_error *error, const char *node, const char *hop);
 
 /* Exports the function `now` of this file under the name that it had before 0.9 as well. */
-#define API_OLD_NAME(old, now) CLEAVE_API extern __typeof__(now) old __attribute__((alias(#now)))
+#define API_DEPRECATED_ALIAS(old_name, new_name) \
+  CLEAVE_API extern __typeof__(new_name) old_name __attribute__((alias(#new_name)))
 
 /* Runs a call that fills a clv_err `err`, which the macro declares; returns if it fails. */
 #define TRY(call)                                                \

@@ -19,7 +19,7 @@ enum { BROKEN_LINK_WAIT_NS = 500 * 1000 * 1000 };
 /* Handler of one kind of frame. Returns true if it has taken ownership of the packet. Sets
  * rt->needs_wake if sleeping threads must check again what they wait for. They are not woken after
  * each frame, because a wake-up costs more than most handlers. */
-typedef bool handler(cleave_runtime *rt, api_peer *from, clv_packet *p);
+typedef bool packet_handler(cleave_runtime *rt, api_peer *from, clv_packet *p);
 
 /* Forwards a packet that is addressed to another node. Returns false if there is no such node. */
 static bool relay_packet(cleave_runtime *rt, clv_packet *p) {
@@ -34,7 +34,7 @@ static bool relay_packet(cleave_runtime *rt, clv_packet *p) {
   return true;
 }
 
-static bool has_type_and_shape_of(const clv_tensor *t, const api_value *v) {
+static bool has_same_type_and_shape(const clv_tensor *t, const api_value *v) {
   return t->dtype == v->dtype && clv_shape_equal(&t->shape, &v->shape);
 }
 
@@ -45,7 +45,7 @@ static bool is_rounded_copy(const clv_tensor *t, const api_value *v) {
 
 /* Stores the program's copy of a value. If the program wants bf16 and the worker does not support
  * it, the worker has sent f32, which is rounded here. */
-static void store_local_copy(cleave_runtime *rt, api_value *v, clv_tensor *t) {
+static void store_local_tensor(cleave_runtime *rt, api_value *v, clv_tensor *t) {
   clv_err err;
   if (v->local_tensor) return;
   if (!v->is_fetched_as_bf16 || t->dtype == CLV_BF16) {
@@ -66,7 +66,7 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
     v->has_failed = true;
     api_failure_from_frame(from, &p->frame, &v->failure);
   }
-  if (p->frame.n_tensors == 1 && !has_type_and_shape_of(p->tensor[0], v) &&
+  if (p->frame.n_tensors == 1 && !has_same_type_and_shape(p->tensor[0], v) &&
       !is_rounded_copy(p->tensor[0], v)) {
     v->has_failed = true;
     api_fail(&v->failure, CLV_BAD_ANSWER, "module '%s' answered with a tensor of another shape",
@@ -76,7 +76,7 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
     return false;
   }
   v->is_received |= p->frame.n_tensors == 1;
-  if (p->frame.n_tensors == 1) store_local_copy(rt, v, p->tensor[0]);
+  if (p->frame.n_tensors == 1) store_local_tensor(rt, v, p->tensor[0]);
   if (from->index == 0 || !v->is_awaited_by_master_node) return false;
   if (v->has_failed) api_failure_to_frame(v, &p->frame);
   clv_node_post(rt->node, p);
@@ -112,7 +112,7 @@ static bool take_local_gradient(cleave_runtime *rt, const api_peer *from, api_va
                                 clv_packet *p) {
   cleave_error why;
   if (v->module->node != 0 || from->index == 0) return false;
-  if (p->frame.n_tensors == 1 && !has_type_and_shape_of(p->tensor[0], v)) {
+  if (p->frame.n_tensors == 1 && !has_same_type_and_shape(p->tensor[0], v)) {
     api_fail(&why, CLV_BAD_ANSWER, "worker '%s' sent a gradient of another shape for module '%s'",
              from->name, v->module->name);
     api_set_error_node(&why, from->name, v->module->name);
@@ -128,7 +128,7 @@ static bool on_gradient(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   const clv_frame *f = &p->frame;
   if (f->to[0]) return relay_packet(rt, p);
   api_value *v = api_id_table_get(&rt->values, f->message_id);
-  if (!v || v->context->id != f->context || f->backward_pass_number != v->last_pass ||
+  if (!v || v->context->id != f->context || f->backward_pass_number != v->last_pass_number ||
       f->contribution_index >= v->n_contributions ||
       v->n_contributions_received >= v->n_contributions)
     return false;
@@ -136,7 +136,7 @@ static bool on_gradient(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_context *c = v->context;
   if (f->n_tensors == 1) {
     clv_tensor **contribution = &v->contributions[f->contribution_index];
-    if (*contribution || !has_type_and_shape_of(p->tensor[0], v)) return false;
+    if (*contribution || !has_same_type_and_shape(p->tensor[0], v)) return false;
     *contribution = clv_tensor_ref(p->tensor[0]);
   }
   if (++v->n_contributions_received == v->n_contributions) sum_contributions(rt, v);
@@ -146,12 +146,13 @@ static bool on_gradient(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 
 static bool on_finished(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
-  if (!c || !c->is_backward_running || p->frame.backward_pass_number != c->last_pass) return false;
-  c->nodes_finished |= NODE_BIT(from->index);
-  rt->needs_wake |= !(c->nodes_expected & ~c->nodes_finished);
+  if (!c || !c->is_backward_running || p->frame.backward_pass_number != c->last_pass_number)
+    return false;
+  c->nodes_finished_pass |= NODE_BIT(from->index);
+  rt->needs_wake |= !(c->nodes_in_pass & ~c->nodes_finished_pass);
   if (!p->frame.has_vote) return false;
-  c->nodes_not_finite &= ~NODE_BIT(from->index);
-  if (!p->frame.vote.is_finite) c->nodes_not_finite |= NODE_BIT(from->index);
+  c->nodes_with_nonfinite_gradients &= ~NODE_BIT(from->index);
+  if (!p->frame.vote.is_finite) c->nodes_with_nonfinite_gradients |= NODE_BIT(from->index);
   clv_tensor_unref(c->votes[from->index]);
   c->votes[from->index] =
       p->frame.n_tensors && p->tensor[0]->dtype == CLV_F64 ? clv_tensor_ref(p->tensor[0]) : NULL;
@@ -161,7 +162,7 @@ static bool on_finished(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 /* Counts an answer to APPLY or REVERT, which may be an error. After the last answer the step is
  * decided or reverted. */
 static void count_step_answer(cleave_runtime *rt, api_context *c, const clv_packet *p) {
-  if (!c || !c->n_step_answers_missing || p->frame.reply_to < c->first_apply_message ||
+  if (!c || !c->n_step_answers_missing || p->frame.reply_to < c->first_apply_message_id ||
       --c->n_step_answers_missing)
     return;
   rt->needs_wake = true;
@@ -182,15 +183,15 @@ static bool on_ended(cleave_runtime *rt, api_peer *from, clv_packet *p) {
     api_report_events(rt, from, p);
   bool keeps_calls = c->keeps_needed_calls && p->frame.step;
   *(keeps_calls ? &c->nodes_keeping_calls : &c->nodes_ended) |= NODE_BIT(from->index);
-  bool awaited = c->state != API_CONTEXT_ENDING || rt->n_end_waiters;
-  rt->needs_wake |=
-      awaited && !(c->nodes & ~c->nodes_ended & ~c->nodes_keeping_calls & ~api_lost_nodes(rt));
+  bool is_awaited = c->state != API_CONTEXT_ENDING || rt->n_end_waiters;
+  rt->needs_wake |= is_awaited && !(c->nodes_used & ~c->nodes_ended & ~c->nodes_keeping_calls &
+                                    ~api_lost_nodes(rt));
   api_context_free_if_ended(rt, c);
   return false;
 }
 
 static api_state_request *find_request(cleave_runtime *rt, const api_peer *from, uint64_t id) {
-  for (api_state_request *r = rt->requests; r; r = r->next)
+  for (api_state_request *r = rt->state_requests; r; r = r->next)
     if (r->id == id && r->node == from->index) return r;
   return NULL;
 }
@@ -199,7 +200,7 @@ static api_state_request *find_request(cleave_runtime *rt, const api_peer *from,
  * a later check reports the missing item. */
 static void store_item(api_state_request *r, const clv_packet *p) {
   uint32_t i = p->frame.state.item_index;
-  if (i >= r->count || r->items[i].tensor || p->frame.n_tensors != 1) return;
+  if (i >= r->n_items_expected || r->items[i].tensor || p->frame.n_tensors != 1) return;
   r->items[i].tensor = clv_tensor_ref(p->tensor[0]);
   memcpy(r->items[i].name, p->frame.state.item_or_file_name, sizeof r->items[i].name);
 }
@@ -207,13 +208,14 @@ static void store_item(api_state_request *r, const clv_packet *p) {
 static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = find_request(rt, from, p->frame.reply_to);
   if (!r) return false;
-  r->n_received++;
+  r->n_items_received++;
   rt->needs_wake |= r->is_answered;
   if (r->items) store_item(r, p);
   if (r->item_name && !r->item_tensor && p->frame.n_tensors == 1 &&
       strcmp(r->item_name, p->frame.state.item_or_file_name) == 0) {
     r->item_tensor = clv_tensor_ref(p->tensor[0]);
-    snprintf(r->device, sizeof r->device, "%.*s", API_DEVICE_NAME - 1, p->frame.state.device_name);
+    snprintf(r->device, sizeof r->device, "%.*s", API_DEVICE_NAME_BYTES - 1,
+             p->frame.state.device_name);
   }
   return false;
 }
@@ -224,8 +226,9 @@ static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = find_request(rt, from, p->frame.reply_to);
   if (!r || r->is_for_file) return false;
   r->is_answered = rt->needs_wake = true;
-  if (!r->items) r->count = r->item_name ? p->frame.state.n_items : 0;
-  if (r->may_have_fewer) r->count = CLV_MIN(r->count, p->frame.state.n_items);
+  if (!r->items) r->n_items_expected = r->item_name ? p->frame.state.n_items : 0;
+  if (r->may_have_fewer_items)
+    r->n_items_expected = CLV_MIN(r->n_items_expected, p->frame.state.n_items);
   return false;
 }
 
@@ -233,8 +236,8 @@ static bool on_state_file(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = find_request(rt, from, p->frame.reply_to);
   if (!r || !r->is_for_file) return false;
   r->is_answered = rt->needs_wake = true;
-  r->bytes = p->frame.state.file_bytes;
-  r->sha256 = p->frame.state.file_sha256;
+  r->file_bytes = p->frame.state.file_bytes;
+  r->file_sha256 = p->frame.state.file_sha256;
   return false;
 }
 
@@ -286,7 +289,7 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
       rt->deferred_error.status == CLEAVE_OK)
     rt->deferred_error = why;
   if (c && !c->has_failed)
-    memcpy(c->failure_place, p->frame.failure.detected_at, sizeof c->failure_place);
+    memcpy(c->failure_hop, p->frame.failure.detected_at, sizeof c->failure_hop);
   if (c && !r) api_context_fail(rt, c, &why, 0);
   if (r && !r->has_failed) {
     r->has_failed = true;
@@ -324,7 +327,7 @@ static void relay_reference(cleave_runtime *rt, const api_peer *from, clv_packet
 static bool on_reference(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
   if (!from->index) {
-    if (rt->kept_ops) rt->kept_ops->on_answer(rt, p);
+    if (rt->kept_ops) rt->kept_ops->on_owner_answer(rt, p);
     return false;
   }
   if (kind == CLV_REF_KEEP || kind == CLV_REF_USE) return false;
@@ -337,7 +340,7 @@ static bool on_reference(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return true;
 }
 
-static handler *const handlers[CLV_FRAME_KINDS] = {
+static packet_handler *const packet_handlers[CLV_FRAME_KINDS] = {
     [CLV_VALUE] = on_value,           [CLV_GRADIENT] = on_gradient,
     [CLV_FINISHED] = on_finished,     [CLV_APPLIED] = on_applied,
     [CLV_ENDED] = on_ended,           [CLV_STATE_ITEM] = on_state_item,
@@ -354,7 +357,7 @@ void api_on_packet(api_peer *from, clv_packet *p) {
   cleave_runtime *rt = from->runtime;
   bool is_packet_taken = false;
   api_lock(rt);
-  if (handlers[p->frame.kind]) is_packet_taken = handlers[p->frame.kind](rt, from, p);
+  if (packet_handlers[p->frame.kind]) is_packet_taken = packet_handlers[p->frame.kind](rt, from, p);
   bool must_wake = rt->needs_wake;
   rt->needs_wake = false;
   api_unlock(rt);

@@ -8,15 +8,14 @@
 
 #include "master/api/core/core_int.h"
 
-void api_restore_redacted(const cleave_runtime *rt, cleave_error *why) {
-  for (uint32_t i = 0; i < API_MAX_REDACTED; i++)
+void api_restore_redacted_error(const cleave_runtime *rt, cleave_error *why) {
+  for (uint32_t i = 0; i < API_MAX_REDACTED_ERRORS; i++)
     if (rt->redacted_errors[i].sent_text[0] &&
         strcmp(rt->redacted_errors[i].sent_text, why->text) == 0)
       *why = rt->redacted_errors[i].full_error;
 }
 
-static const cleave_module *parse_module_number(const cleave_runtime *rt, const char *text,
-                                                int *ret_len) {
+static const cleave_module *parse_module(const cleave_runtime *rt, const char *text, int *ret_len) {
   unsigned number;
   if (sscanf(text, "module %u%n", &number, ret_len) != 1 || number >= rt->n_modules) return NULL;
   return rt->modules[number];
@@ -28,7 +27,7 @@ static void replace_module_numbers(const cleave_runtime *rt, const char *from, c
   size_t n = 0;
   while (*from && n + 1 < size) {
     int len = 0;
-    const cleave_module *m = parse_module_number(rt, from, &len);
+    const cleave_module *m = parse_module(rt, from, &len);
     if (m) {
       n += (size_t)snprintf(ret + n, size - n, "module '%s'", m->name);
       from += len;
@@ -50,14 +49,14 @@ void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_err
   snprintf(ret->place, sizeof ret->place, "%s",
            is_known ? rt->modules[module]->name : f->failure.detected_at);
   const char *text = f->failure.text[0] ? f->failure.text : clv_code_name((clv_code)ret->status);
-  const char *element = from->index ? "" : f->failure.offending_value;
-  snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element[0] ? " (" : "", element,
-           element[0] ? ")" : "");
+  const char *element_text = from->index ? "" : f->failure.offending_value;
+  snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element_text[0] ? " (" : "", element_text,
+           element_text[0] ? ")" : "");
   if (from->index)
-    api_restore_redacted(rt, ret); /* if the text is one that this process has sent */
-  char names_worker[CLEAVE_TEXT];
-  memcpy(names_worker, ret->text, sizeof names_worker);
-  replace_module_numbers(rt, names_worker, ret->text, sizeof ret->text);
+    api_restore_redacted_error(rt, ret); /* if the text is one that this process has sent */
+  char received_text[CLEAVE_TEXT];
+  memcpy(received_text, ret->text, sizeof received_text);
+  replace_module_numbers(rt, received_text, ret->text, sizeof ret->text);
 }
 
 bool cleave_is_passed_on(const cleave_error *why) {
@@ -71,6 +70,6 @@ void api_failure_to_frame(const api_value *v, clv_frame *ret) {
   char text[CLEAVE_TEXT + 2 * CLEAVE_NAME + 64];
   snprintf(text, sizeof text, "worker '%s' reports%s%s: %s", e->node, e->place[0] ? " for " : "",
            e->place, e->text);
-  bool names_worker = !e->reported || cleave_is_passed_on(e);
-  clv_frame_set_failure(ret, (clv_code)e->status, names_worker ? e->text : text, e->place);
+  bool includes_worker_name = !e->reported || cleave_is_passed_on(e);
+  clv_frame_set_failure(ret, (clv_code)e->status, includes_worker_name ? e->text : text, e->place);
 }

@@ -10,8 +10,8 @@
 
 /* ---- freeing values at nodes ----------------------------------------------------------------- */
 
-static cleave_status send_drop(cleave_runtime *rt, const api_context *c, uint32_t node,
-                               const uint64_t *ids, uint32_t n, cleave_error *error) {
+static cleave_status send_drop_frame(cleave_runtime *rt, const api_context *c, uint32_t node,
+                                     const uint64_t *ids, uint32_t n, cleave_error *error) {
   clv_packet *p;
   if (!n) return CLEAVE_OK;
   TRY(clv_packet_new_drop(rt->pool, c->id, c->n_calls_sent[node], ids, n, &p, &err));
@@ -22,19 +22,19 @@ static cleave_status drop_at_node(cleave_runtime *rt, const api_value *first, ui
                                   cleave_error *error) {
   uint64_t ids[CLV_WIRE_UPSTREAM];
   uint32_t n = 0;
-  for (const api_value *v = first; v; v = v->next_needed) {
+  for (const api_value *v = first; v; v = v->next_in_list) {
     if (!(v->nodes_with_value & NODE_BIT(node))) continue;
     ids[n++] = v->id;
     if (n < CLV_WIRE_UPSTREAM) continue;
-    TRY_API(send_drop(rt, first->context, node, ids, n, error));
+    TRY_API(send_drop_frame(rt, first->context, node, ids, n, error));
     n = 0;
   }
-  return n ? send_drop(rt, first->context, node, ids, n, error) : CLEAVE_OK;
+  return n ? send_drop_frame(rt, first->context, node, ids, n, error) : CLEAVE_OK;
 }
 
-cleave_status api_drop_at_nodes(cleave_runtime *rt, api_value *first, cleave_error *error) {
+cleave_status api_drop_values_at_nodes(cleave_runtime *rt, api_value *first, cleave_error *error) {
   for (uint32_t i = 0; first && i < rt->n_peers; i++) TRY_API(drop_at_node(rt, first, i, error));
-  for (api_value *v = first; v; v = v->next_needed) {
+  for (api_value *v = first; v; v = v->next_in_list) {
     v->local_tensor = clv_tensor_unref(v->local_tensor);
     v->nodes_with_value = 0;
   }
@@ -44,54 +44,55 @@ cleave_status api_drop_at_nodes(cleave_runtime *rt, api_value *first, cleave_err
 /* ---- the sweep, which finds the values to free ----------------------------------------------- */
 
 /* True if the value has been requested and has not arrived, or if some function waits for it. */
-static bool is_awaited(const cleave_runtime *rt, const api_value *v) {
+static bool is_value_awaited(const cleave_runtime *rt, const api_value *v) {
   bool is_requested = v->is_deliver_sent || v->is_awaited_by_master_node;
   bool is_awaited_somewhere = v->n_waiters || (is_requested && !v->is_received && !v->has_failed);
-  for (const api_future *f = rt->futures_state->first; f && !is_awaited_somewhere; f = f->next)
+  for (const api_future *f = rt->futures_state->first_unfinished; f && !is_awaited_somewhere;
+       f = f->next)
     is_awaited_somewhere = f->value == v;
   return is_awaited_somewhere;
 }
 
-static bool is_needed(const cleave_runtime *rt, const api_value *v) {
-  return !v->is_released || v->is_kept || v->needed_in_sweep == rt->n_sweeps ||
-         v->n_calls_after_backward || is_awaited(rt, v);
+static bool is_value_needed(const cleave_runtime *rt, const api_value *v) {
+  return !v->is_released || v->is_kept || v->last_needed_sweep == rt->n_value_sweeps ||
+         v->n_calls_after_backward || is_value_awaited(rt, v);
 }
 
 /* Marks the inputs of a needed value as needed, unless the value has no further backward, because
  * only a backward reads them. */
-static void mark_inputs(const cleave_runtime *rt, api_value *v) {
-  if (v->runs_after_backward_of) v->runs_after_backward_of->needed_in_sweep = rt->n_sweeps;
+static void mark_needed_inputs(const cleave_runtime *rt, api_value *v) {
+  if (v->runs_after_backward_of) v->runs_after_backward_of->last_needed_sweep = rt->n_value_sweeps;
   if (v->are_saved_tensors_freed && !v->is_kept) v->n_args = 0;
   for (uint32_t i = 0; i < v->n_args; i++) {
-    v->args[i]->needed_in_sweep = rt->n_sweeps;
+    v->args[i]->last_needed_sweep = rt->n_value_sweeps;
     v->args[i]->is_kept |= v->is_kept;
   }
 }
 
-/* Removes the values that are not needed from the tape. Returns them, linked by next_needed. */
+/* Removes the values that are not needed from the tape. Returns them, linked by next_in_list. */
 static api_value *detach_unneeded_values(cleave_runtime *rt, api_context *c) {
-  api_value *unneeded = NULL;
-  rt->n_sweeps++;
+  api_value *first_unneeded_value = NULL;
+  rt->n_value_sweeps++;
   for (api_value **at = &c->newest_value; *at;) {
     api_value *v = *at;
-    if (is_needed(rt, v)) {
-      mark_inputs(rt, v);
+    if (is_value_needed(rt, v)) {
+      mark_needed_inputs(rt, v);
       at = &v->older_value;
       continue;
     }
     *at = v->older_value;
-    v->next_needed = unneeded;
-    unneeded = v;
+    v->next_in_list = first_unneeded_value;
+    first_unneeded_value = v;
   }
-  return unneeded;
+  return first_unneeded_value;
 }
 
-cleave_status api_forget_unneeded(cleave_runtime *rt, api_context *c, cleave_error *error) {
-  if (c->is_backward_running || c->n_unconfirmed_kept || c->has_failed) return CLEAVE_OK;
-  api_value *unneeded = detach_unneeded_values(rt, c);
-  cleave_status status = api_drop_at_nodes(rt, unneeded, error);
-  for (api_value *v = unneeded, *next; v; v = next) {
-    next = v->next_needed;
+cleave_status api_forget_unneeded_values(cleave_runtime *rt, api_context *c, cleave_error *error) {
+  if (c->is_backward_running || c->n_unconfirmed_kept_values || c->has_failed) return CLEAVE_OK;
+  api_value *first_unneeded_value = detach_unneeded_values(rt, c);
+  cleave_status status = api_drop_values_at_nodes(rt, first_unneeded_value, error);
+  for (api_value *v = first_unneeded_value, *next; v; v = next) {
+    next = v->next_in_list;
     api_drop_value(rt, v);
   }
   return status;
@@ -110,5 +111,5 @@ cleave_status cleave_call_forget(cleave_runtime *runtime, cleave_reference refer
                     (unsigned long long)v->id);
   v->is_released = true;
   v->context->has_forgotten_calls = true;
-  return api_forget_unneeded(runtime, v->context, error);
+  return api_forget_unneeded_values(runtime, v->context, error);
 }

@@ -13,12 +13,12 @@
 
 cleave_status api_futures_new(cleave_runtime *rt, cleave_error *error) {
   TRY(clv_alloc(1, sizeof *rt->futures_state, &rt->futures_state, &err));
-  rt->futures_state->end = &rt->futures_state->first;
-  rt->futures_state->ready_end = &rt->futures_state->ready;
+  rt->futures_state->unfinished_tail = &rt->futures_state->first_unfinished;
+  rt->futures_state->ready_tail = &rt->futures_state->first_ready;
   return CLEAVE_OK;
 }
 
-static void free_contents(cleave_runtime *rt, api_future *f) {
+static void free_future_contents(cleave_runtime *rt, api_future *f) {
   f->tensor = clv_tensor_unref(f->tensor);
   clv_tensor_unref(f->request.item_tensor);
   for (uint32_t i = 0; f->items && i < f->n_items; i++) clv_tensor_unref(f->items[i].tensor);
@@ -49,12 +49,12 @@ void api_futures_free(cleave_runtime *rt) {
   size_t at = 0;
   if (!rt || !rt->futures_state) return;
   for (api_future *f; (f = api_id_table_next(&rt->futures, &at)) != NULL;) {
-    free_contents(rt, f);
+    free_future_contents(rt, f);
     free_callbacks(f->callbacks);
     free(f);
   }
-  free_futures(rt->futures_state->free_records);
-  free_callbacks(rt->futures_state->free_callbacks);
+  free_futures(rt->futures_state->future_free_list);
+  free_callbacks(rt->futures_state->callback_free_list);
   free(rt->futures_state);
   rt->futures_state = NULL;
   api_id_table_free(&rt->futures);
@@ -63,11 +63,11 @@ void api_futures_free(cleave_runtime *rt) {
 cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64_t until_ns,
                              uint64_t deadline_ms, api_future **ret, cleave_error *error) {
   api_futures *futures = rt->futures_state;
-  api_future *f = futures->free_records;
+  api_future *f = futures->future_free_list;
   if (futures->is_closing && !op->may_begin_while_closing)
     return api_fail(error, CLV_PRECONDITION, "the runtime is being closed: nothing new begins");
   if (f)
-    futures->free_records = f->next;
+    futures->future_free_list = f->next;
   else
     TRY(clv_alloc(1, sizeof *f, &f, &err));
   *f = (api_future){.op = op,
@@ -76,16 +76,16 @@ cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64
                     .until_ns = until_ns,
                     .next_check_ns = until_ns,
                     .deadline_ms = deadline_ms};
-  f->callbacks_end = &f->callbacks;
+  f->callbacks_tail = &f->callbacks;
   *ret = f;
   return CLEAVE_OK;
 }
 
 void api_future_enqueue(cleave_runtime *rt, api_future *f) {
   f->next = NULL;
-  f->prev_link = rt->futures_state->end;
-  *rt->futures_state->end = f;
-  rt->futures_state->end = &f->next;
+  f->prev_link = rt->futures_state->unfinished_tail;
+  *rt->futures_state->unfinished_tail = f;
+  rt->futures_state->unfinished_tail = &f->next;
 }
 
 cleave_status api_future_assign_handle(cleave_runtime *rt, api_future *f, cleave_future *ret,
@@ -115,9 +115,9 @@ cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_futu
 void api_future_drop_if_unused(cleave_runtime *rt, api_future *f) {
   if (!f->is_finished || !f->is_released || f->n_users || f->callbacks) return;
   if (f->id) api_id_table_remove(&rt->futures, f->id);
-  free_contents(rt, f);
-  f->next = rt->futures_state->free_records;
-  rt->futures_state->free_records = f;
+  free_future_contents(rt, f);
+  f->next = rt->futures_state->future_free_list;
+  rt->futures_state->future_free_list = f;
 }
 
 void api_future_release_use(cleave_runtime *rt, api_future *f) {
@@ -130,7 +130,7 @@ void api_future_set_watched(api_future *f, bool is_watched) {
   if (f->value) f->value->n_waiters += is_watched ? 1 : (uint32_t)-1;
 }
 
-cleave_status api_tensor_result(const api_future *f, void *ret, cleave_error *error) {
+cleave_status api_copy_tensor_result(const api_future *f, void *ret, cleave_error *error) {
   if (f->runtime) TRY_API(api_note_weight_read(f, error));
   return api_copy_tensor_out(f->tensor, ret, error);
 }
@@ -144,31 +144,31 @@ void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *wh
   if (why) f->outcome = *why;
   if (!f->callbacks) return;
   f->next_ready = NULL;
-  *rt->futures_state->ready_end = f;
-  rt->futures_state->ready_end = &f->next_ready;
+  *rt->futures_state->ready_tail = f;
+  rt->futures_state->ready_tail = &f->next_ready;
 }
 
-static void remove_from_list(cleave_runtime *rt, api_future *f) {
+static void remove_from_unfinished_list(cleave_runtime *rt, api_future *f) {
   if (!f->prev_link) return;
   *f->prev_link = f->next;
   if (f->next)
     f->next->prev_link = f->prev_link;
   else
-    rt->futures_state->end = f->prev_link;
+    rt->futures_state->unfinished_tail = f->prev_link;
 }
 
 static void remove_request(cleave_runtime *rt, const api_state_request *r) {
   if (!r->id) return;
-  api_state_request **at = &rt->requests;
+  api_state_request **at = &rt->state_requests;
   while (*at && *at != r) at = &(*at)->next;
   if (*at) *at = r->next;
 }
 
-static void detach_subject(cleave_runtime *rt, api_future *f) {
+static void detach_from_context(cleave_runtime *rt, api_future *f) {
   if (f->owns_pass) f->context->is_backward_running = false;
   if (f->owns_pass && f->optimizer)
     /* of a step whose vote has not ended: these nodes must vote again */
-    f->context->nodes_with_written_gradients |= f->context->nodes_expected;
+    f->context->nodes_with_written_gradients |= f->context->nodes_in_pass;
   remove_request(rt, &f->request);
   if (f->value) f->value->n_waiters -= f->n_watchers;
   f->value = NULL;
@@ -176,15 +176,15 @@ static void detach_subject(cleave_runtime *rt, api_future *f) {
 }
 
 void api_future_finish(cleave_runtime *rt, api_future *f, const cleave_error *why) {
-  detach_subject(rt, f);
-  remove_from_list(rt, f);
+  detach_from_context(rt, f);
+  remove_from_unfinished_list(rt, f);
   f->is_finished = true;
   api_future_settle(rt, f, why);
   api_future_drop_if_unused(rt, f);
 }
 
-bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f) {
-  for (const api_future *o = rt->futures_state->first; o && o != f; o = o->next)
+bool api_future_has_earlier_operation(const cleave_runtime *rt, const api_future *f) {
+  for (const api_future *o = rt->futures_state->first_unfinished; o && o != f; o = o->next)
     if (o->op->runs_in_order && o->context == f->context) return true;
   return false;
 }
@@ -193,13 +193,13 @@ bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f) {
 
 bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c) {
   bool has_waiter = false;
-  for (const api_future *f = rt->futures_state->first; f && !has_waiter; f = f->next)
+  for (const api_future *f = rt->futures_state->first_unfinished; f && !has_waiter; f = f->next)
     has_waiter = f->context == c && f->n_users;
   return has_waiter;
 }
 
 static api_future *find_first_in_context(const cleave_runtime *rt, const api_context *c) {
-  api_future *f = rt->futures_state->first;
+  api_future *f = rt->futures_state->first_unfinished;
   while (f && f->context != c) f = f->next;
   return f;
 }
@@ -217,6 +217,6 @@ void api_futures_report_leaks(cleave_runtime *rt, cleave_leaks *l) {
     if (f->is_released) continue;
     l->futures++;
     api_add_leak(l, "future %llu, %s of %s\n", (unsigned long long)f->id,
-                 strchr(f->op->name, ' ') + 1, f->subject);
+                 strchr(f->op->name, ' ') + 1, f->subject_name);
   }
 }

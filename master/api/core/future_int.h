@@ -28,7 +28,7 @@ typedef struct api_backward_roots {
   /* [n] gradients of the roots, NULL for a root with a weight; NULL: all have weights */
   clv_tensor **gradients;
   size_t n;
-  bool retain; /* keep the saved tensors for another backward */
+  bool retain_graph; /* keep the saved tensors for another backward */
 } api_backward_roots;
 
 /* Arguments of a function of cleave.h that waits for nodes, or of its asynchronous form. Each
@@ -39,14 +39,14 @@ typedef struct api_arguments {
   cleave_module *module;
   cleave_optimizer *optimizer;
   cleave_reference reference;
-  cleave_kept kept;
+  cleave_kept kept_handle;
   const char *name; /* name of a parameter or a state file */
   cleave_state_kind kind;
   clv_frame_kind frame_kind; /* kind of frame of a request about a state file */
   clv_tensor *tensor;
   api_state_item *items; /* [n] items to write; the operation takes ownership */
   uint32_t n;
-  void *work; /* job of an operation with has_thread; the operation takes ownership */
+  void *background_job; /* job of an operation with has_own_thread; the operation takes ownership */
   const api_backward_roots *backward_roots;
   const cleave_reference *inputs; /* [n_inputs] inputs of a call */
   size_t n_inputs;
@@ -66,24 +66,26 @@ typedef struct api_operation {
   /* Continues the operation after answers, and finishes f if all answers have arrived. */
   void (*advance)(cleave_runtime *rt, struct api_future *f);
   /* Fills in the error of a deadline that has passed. NULL: `advance` checks deadlines. */
-  void (*deadline_error)(cleave_runtime *rt, const struct api_future *f, cleave_error *ret);
+  void (*fill_deadline_error)(cleave_runtime *rt, const struct api_future *f, cleave_error *ret);
   /* Withdraws an operation whose future ends before it is finished. NULL: nothing to do. */
   void (*withdraw)(cleave_runtime *rt, struct api_future *f);
   /* Copies the result of a successful operation to *ret. NULL: it has no result. */
   cleave_status (*copy_result)(const struct api_future *f, void *ret, cleave_error *error);
-  void (*free)(cleave_runtime *rt, struct api_future *f); /* frees f->work; NULL: no work */
+  /* frees f->private_record; NULL: no work */
+  void (*free)(cleave_runtime *rt, struct api_future *f);
   /* the operation waits for earlier backwards, steps and writes of its context */
   bool runs_in_order;
   bool may_begin_while_closing; /* may begin while the runtime is being closed */
-  bool has_thread;              /* a separate thread runs it, which cannot be stopped */
-  bool needs_no_thread;         /* its future advances without the thread of futures */
+  bool has_own_thread;          /* a separate thread runs it, which cannot be stopped */
+  bool advances_without_thread; /* its future advances without the thread of futures */
 } api_operation;
 
 typedef struct api_future {
   /* id of the program's handle; 0: a blocking function uses the record, without a handle */
   uint64_t id;
   const api_operation *op;
-  uint32_t phase;      /* state of the operation, an enum of its file; 0: nothing has been sent */
+  /* state of the operation, an enum of its file; 0: nothing has been sent */
+  uint32_t operation_state;
   uint32_t n_users;    /* number of functions that use the record now */
   uint32_t n_watchers; /* number of functions and callbacks that wait for the end */
   bool is_done;        /* `outcome` is set; functions that wait for the future return */
@@ -93,16 +95,16 @@ typedef struct api_future {
   /* this operation runs the context's backward pass now, or for a step the vote; when it ends,
    * is_backward_running is cleared */
   bool owns_pass;
-  /* API_CLOSE: END_CONTEXT is sent after the owners of kept values have answered */
+  /* API_OPERATION_CLOSE: END_CONTEXT is sent after the owners of kept values have answered */
   bool end_awaits_owners;
   uint64_t until_ns, deadline_ms;
-  uint64_t next_check_ns;          /* when its deadline is checked; UINT64_MAX: never */
-  cleave_error outcome;            /* how the operation ended; status OK: success */
-  char subject[CLV_WIRE_NAME + 1]; /* name of its module, context or parameter, for messages */
+  uint64_t next_check_ns;               /* when its deadline is checked; UINT64_MAX: never */
+  cleave_error outcome;                 /* how the operation ended; status OK: success */
+  char subject_name[CLV_WIRE_NAME + 1]; /* name of its module, context or parameter, for messages */
   /* callbacks not called yet; the last link of the list */
-  api_callback *callbacks, **callbacks_end;
+  api_callback *callbacks, **callbacks_tail;
   struct api_future *next, **prev_link; /* in the list of unfinished or free records */
-  struct api_future *next_ready;        /* in api_futures.ready */
+  struct api_future *next_ready;        /* in api_futures.first_ready */
   /* The fields below name the subject of the operation. */
   /* the operation ends when this context ends; NULL: it belongs to no context */
   api_context *context;
@@ -111,14 +113,15 @@ typedef struct api_future {
   cleave_module *module;
   cleave_runtime *runtime; /* set only if the operation reads state */
   cleave_optimizer *optimizer;
-  double other_square;   /* of a step: sum of squared gradients of the program's own parameters */
-  bool other_not_finite; /* of a step: one of the program's own gradients is not finite */
+  /* of a step: sum of squared gradients of the program's own parameters */
+  double own_gradients_squared_sum;
+  bool has_nonfinite_own_gradient; /* of a step: one of the program's own gradients is not finite */
   clv_state_kind state_kind;
-  clv_frame_kind frame_kind; /* kind of frame of a request about the state file `file` */
-  char file[CLV_WIRE_NAME + 1];
+  clv_frame_kind frame_kind; /* kind of frame of a request about the state file `file_name` */
+  char file_name[CLV_WIRE_NAME + 1];
   api_state_request request;
   api_backward_roots backward_roots;
-  void *work; /* private record of the operation, freed by its `free` */
+  void *private_record; /* private record of the operation, freed by its `free` */
   /* The fields below are the result of the operation, or the values to write. */
   clv_tensor *tensor;
   cleave_step_decision step_decision;
@@ -128,17 +131,18 @@ typedef struct api_future {
 
 /* All records of a runtime, and its thread of futures. */
 typedef struct api_futures {
-  api_future *first, **end; /* list of unfinished records, oldest first; its last link */
+  /* list of unfinished records, oldest first; its last link */
+  api_future *first_unfinished, **unfinished_tail;
   /* list of records that are done and have callbacks not called yet; its last link */
-  api_future *ready, **ready_end;
-  api_future *free_records;
-  api_callback *free_callbacks;
+  api_future *first_ready, **ready_tail;
+  api_future *future_free_list;
+  api_callback *callback_free_list;
   pthread_t thread;
   /* Calls the callbacks that are due. NULL: the program has registered no callback. */
   bool (*run_callbacks)(cleave_runtime *rt);
-  bool has_thread;      /* the thread of futures exists */
-  bool is_closing;      /* the thread must exit, and no operation may begin */
-  bool is_calling_back; /* a callback is running, on the thread callback_thread */
+  bool has_thread;          /* the thread of futures exists */
+  bool is_closing;          /* the thread must exit, and no operation may begin */
+  bool is_callback_running; /* a callback is running, on the thread callback_thread */
   pthread_t callback_thread;
 } api_futures;
 
@@ -155,9 +159,9 @@ cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_futu
                               cleave_error *error);
 /* Decrements n_users, which api_future_new and api_future_find have incremented. */
 void api_future_release_use(cleave_runtime *rt, api_future *f);
-/* Counts a waiter of f, or with `watch` false one less. While f has waiters, answers for it wake
- * the threads that sleep. */
-void api_future_set_watched(api_future *f, bool watch);
+/* Counts a waiter of f, or with `is_watched` false one less. While f has waiters, answers for it
+ * wake the threads that sleep. */
+void api_future_set_watched(api_future *f, bool is_watched);
 /* Sets the result, unless f is done. why NULL: success. */
 void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *why);
 /* As api_future_settle, and marks f as finished: no answer will come any more. */
@@ -168,7 +172,7 @@ void api_future_end_early(cleave_runtime *rt, api_future *f, const cleave_error 
  * result is dropped. */
 void api_future_abandon(cleave_runtime *rt, api_future *f);
 /* True if an earlier backward, step or write of its context is unfinished. */
-bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f);
+bool api_future_has_earlier_operation(const cleave_runtime *rt, const api_future *f);
 /* True if a function waits for something in the context. */
 bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c);
 /* Ends all unfinished records of the context, with the context's failure or as cancelled. */
@@ -180,20 +184,20 @@ void api_future_drop_if_unused(cleave_runtime *rt, api_future *f);
 /* ---- kinds of operations --------------------------------------------------------------------- */
 
 typedef enum api_operation_kind {
-  API_FETCH,
-  API_CALL,
-  API_BACKWARD,
-  API_STEP,
-  API_STATE_READ,
-  API_WEIGHT_READ,
-  API_STATE_WRITE,
-  API_WORKER_FILE,
-  API_CLOSE,
-  API_OPERATIONS
+  API_OPERATION_FETCH,
+  API_OPERATION_CALL,
+  API_OPERATION_BACKWARD,
+  API_OPERATION_STEP,
+  API_OPERATION_STATE_READ,
+  API_OPERATION_WEIGHT_READ,
+  API_OPERATION_STATE_WRITE,
+  API_OPERATION_WORKER_FILE,
+  API_OPERATION_CLOSE,
+  API_N_OPERATIONS
 } api_operation_kind;
-extern const api_operation api_operations[API_OPERATIONS]; /* defined in operations.c */
+extern const api_operation api_operations[API_N_OPERATIONS]; /* defined in operations.c */
 
-cleave_status api_tensor_result(const api_future *f, void *ret, cleave_error *error);
+cleave_status api_copy_tensor_result(const api_future *f, void *ret, cleave_error *error);
 
 cleave_status api_fetch_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error);
@@ -214,18 +218,18 @@ void api_backward_advance(cleave_runtime *rt, api_future *f);
 void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 /* Begins a pass without calls, in which nodes with written gradients vote again. */
 void api_vote_begin(cleave_runtime *rt, api_context *c);
-static inline bool api_pass_is_done(const api_context *c) {
-  return !(c->nodes_expected & ~c->nodes_finished) && !c->n_leaf_gradients_missing;
+static inline bool api_is_pass_done(const api_context *c) {
+  return !(c->nodes_in_pass & ~c->nodes_finished_pass) && !c->n_leaf_gradients_missing;
 }
 /* Fills in the error of a pass that has missed its deadline. The error also ends the pass's
  * context. */
-void api_fail_late_pass(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+void api_fill_late_pass_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 
 cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error);
 void api_step_advance(cleave_runtime *rt, api_future *f);
 void api_step_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
-cleave_status api_step_result(const api_future *f, void *ret, cleave_error *error);
+cleave_status api_copy_step_result(const api_future *f, void *ret, cleave_error *error);
 /* Decides the step by the votes received, and sends the decision. */
 cleave_status api_decide_step(cleave_runtime *rt, api_future *f, cleave_error *error);
 
@@ -236,7 +240,7 @@ void api_state_advance(cleave_runtime *rt, api_future *f);
 void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 /* Ends the future's use of its module. */
 void api_state_free_work(cleave_runtime *rt, api_future *f);
-cleave_status api_state_result(const api_future *f, void *ret, cleave_error *error);
+cleave_status api_copy_state_result(const api_future *f, void *ret, cleave_error *error);
 cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                                     cleave_error *error);
 void api_state_write_advance(cleave_runtime *rt, api_future *f);
@@ -281,13 +285,13 @@ cleave_status api_future_take_result(cleave_runtime *rt, cleave_future future, c
                                      api_result_fn *copy_result, void *ret, cleave_error *error);
 
 /* worker_files.c: saves, loads or removes a->name at the module's worker, by a->frame_kind */
-cleave_status api_file_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
-                             cleave_error *error);
-void api_file_advance(cleave_runtime *rt, api_future *f);
-void api_file_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
-cleave_status api_file_result(const api_future *f, void *ret, cleave_error *error);
+cleave_status api_worker_file_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
+                                    cleave_error *error);
+void api_worker_file_advance(cleave_runtime *rt, api_future *f);
+void api_worker_file_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+cleave_status api_copy_worker_file_result(const api_future *f, void *ret, cleave_error *error);
 /* Checks that *ret has its size set. NULL is allowed. (worker_file_calls.c) */
-cleave_status api_file_check_result(const cleave_state_file *ret, cleave_error *error);
+cleave_status api_worker_file_check_result(const cleave_state_file *ret, cleave_error *error);
 /* Ends all records. Then ends the thread of futures, after it has called all callbacks. */
 void api_futures_stop(cleave_runtime *rt);
 

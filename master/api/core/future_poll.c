@@ -10,9 +10,9 @@ cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_future future, 
   NOT_NULL(runtime, ret_ready);
   LOCKED(runtime);
   TRY_API(api_future_find(runtime, future, &f, error));
-  if (runtime->single_thread) api_poll(runtime);
+  if (runtime->is_single_threaded) api_poll(runtime);
   (void)api_futures_advance(runtime);
-  if (runtime->single_thread && runtime->futures_state->run_callbacks)
+  if (runtime->is_single_threaded && runtime->futures_state->run_callbacks)
     (void)runtime->futures_state->run_callbacks(runtime);
   *ret_ready = f->is_done;
   api_future_release_use(runtime, f);
@@ -51,10 +51,10 @@ static cleave_status find_done(cleave_runtime *rt, cleave_future future, const c
   cleave_status status = CLEAVE_OK;
   if (f->op->copy_result != copy_result)
     status = api_fail(error, CLV_INVALID, "future %llu, %s of %s, brings no %s",
-                      (unsigned long long)future.id, f->op->name, f->subject, what);
+                      (unsigned long long)future.id, f->op->name, f->subject_name, what);
   else if (!f->is_done)
     status = api_fail(error, CLV_PRECONDITION, "future %llu, %s of %s, is not done: wait for it",
-                      (unsigned long long)future.id, f->op->name, f->subject);
+                      (unsigned long long)future.id, f->op->name, f->subject_name);
   else
     status = api_future_result(f, error);
   if (status == CLEAVE_OK)
@@ -81,6 +81,7 @@ cleave_status api_future_take_result(cleave_runtime *rt, cleave_future future, c
 cleave_status cleave_future_state_file(cleave_runtime *runtime, cleave_future future,
                                        cleave_state_file *ret_file, cleave_error *error) {
   NOT_NULL(runtime, ret_file);
-  TRY_API(api_file_check_result(ret_file, error));
-  return api_future_take_result(runtime, future, "file of state", api_file_result, ret_file, error);
+  TRY_API(api_worker_file_check_result(ret_file, error));
+  return api_future_take_result(runtime, future, "file of state", api_copy_worker_file_result,
+                                ret_file, error);
 }

@@ -23,8 +23,8 @@ struct cleave_graph {
 
 const clv_graph *api_unwrap_graph(const cleave_graph *g) { return g->graph; }
 
-const int *api_graph_outputs(const cleave_graph *g, int *ret_n) {
-  *ret_n = g->n_outputs;
+const int *api_graph_outputs(const cleave_graph *g, int *ret_n_outputs) {
+  *ret_n_outputs = g->n_outputs;
   return g->outputs;
 }
 
@@ -61,21 +61,23 @@ static const char *const placeholder_settings[] = {
 };
 
 static clv_code parse_session_text(const char *path, const char *text,
-                                   const clv_config_overrides *more, clv_session_config **ret,
-                                   clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
+                                   const clv_config_overrides *more_overrides,
+                                   clv_session_config **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes session_text = {0};
   CLV_AUTO(clv_freep) const char **sets = NULL;
-  size_t n = CLV_COUNT(placeholder_settings), n_more_settings = more ? more->n_sets : 0;
-  clv_bytes_puts(&whole, text);
+  size_t n = CLV_COUNT(placeholder_settings),
+         n_more_settings = more_overrides ? more_overrides->n_sets : 0;
+  clv_bytes_puts(&session_text, text);
   if (!has_key(text, "stages"))
-    clv_bytes_puts(&whole, "\nstages: [{name: none, at: master, layers: [{op: relu}]}]\n");
-  if (whole.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    clv_bytes_puts(&session_text, "\nstages: [{name: none, at: master, layers: [{op: relu}]}]\n");
+  if (session_text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_alloc(n + n_more_settings, sizeof *sets, &sets, err));
   memcpy(sets, placeholder_settings, sizeof placeholder_settings);
-  if (n_more_settings) memcpy(sets + n, more->sets, n_more_settings * sizeof *sets);
-  clv_config_overrides overrides = {
-      .env = more ? more->env : NULL, .sets = sets, .n_sets = n + n_more_settings};
-  return clv_session_config_parse(path, whole.data, whole.len, &overrides, ret, err);
+  if (n_more_settings) memcpy(sets + n, more_overrides->sets, n_more_settings * sizeof *sets);
+  clv_config_overrides overrides = {.env = more_overrides ? more_overrides->env : NULL,
+                                    .sets = sets,
+                                    .n_sets = n + n_more_settings};
+  return clv_session_config_parse(path, session_text.data, session_text.len, &overrides, ret, err);
 }
 
 cleave_status api_read_config(const char *path, const char *text, clv_session_config **ret,
@@ -103,21 +105,24 @@ static unsigned count_lines(const char *text) {
   return n;
 }
 
-/* Converts the position in an error about a generated text to the position in `own`, the caller's
- * text. This text begins after `before` bytes of the first line. If the error is outside the
- * caller's text, its position is removed. */
-static cleave_status map_error_places(cleave_status status, const char *name, const char *own,
-                                      size_t before, cleave_error *error) {
+/* Converts the position in an error about a generated text to the position in `own_text`, the
+ * caller's text. This text begins after `n_bytes_before` bytes of the first line. If the error is
+ * outside the caller's text, its position is removed. */
+static cleave_status map_error_positions(cleave_status status, const char *name,
+                                         const char *own_text, size_t n_bytes_before,
+                                         cleave_error *error) {
   unsigned line = 0, column = 0;
   char text[CLV_ERR_TEXT], place[80] = "";
   size_t n = strlen(name);
-  int n_parsed = 0;
+  int n_bytes_parsed = 0;
   if (status == CLEAVE_OK || !error || strncmp(error->text, name, n) != 0 ||
-      sscanf(error->text + n, ":%u:%u: %n", &line, &column, &n_parsed) != 2 || !n_parsed)
+      sscanf(error->text + n, ":%u:%u: %n", &line, &column, &n_bytes_parsed) != 2 ||
+      !n_bytes_parsed)
     return status;
-  snprintf(text, sizeof text, "%s", error->text + n + n_parsed);
-  if (own && line <= count_lines(own) && (line > 1 || column > before))
-    snprintf(place, sizeof place, "%s:%u:%zu: ", name, line, column - (line > 1 ? 0 : before));
+  snprintf(text, sizeof text, "%s", error->text + n + n_bytes_parsed);
+  if (own_text && line <= count_lines(own_text) && (line > 1 || column > n_bytes_before))
+    snprintf(place, sizeof place, "%s:%u:%zu: ", name, line,
+             column - (line > 1 ? 0 : n_bytes_before));
   snprintf(error->text, sizeof error->text, "%s%.*s", place,
            (int)(sizeof error->text - sizeof place), text);
   return status;
@@ -146,7 +151,7 @@ static clv_code read_attribute(const clv_session_config *c, clv_op op, const clv
 }
 
 static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spec, const char *name,
-                          uint32_t layer, const int *in, int n_in, clv_graph *g, int *ret,
+                          uint32_t layer_index, const int *in, int n_in, clv_graph *g, int *ret,
                           clv_err *err) {
   enum { MAX_ATTRIBUTES = 32 };
   clv_op op;
@@ -165,7 +170,7 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   for (size_t i = 0; i < spec->n_attrs; i++)
     CLV_TRY(read_attribute(c, op, &spec->attrs[i], &values[i], err));
   clv_code code = clv_attrs_parse(op, values, (int)spec->n_attrs, &attrs, &why);
-  if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, name, layer, in, n_in, ret, &why);
+  if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, name, layer_index, in, n_in, ret, &why);
   if (code != CLV_OK) return clv_session_fail_at(c, spec->pos, err, "%s", why.text);
   if (spec->tied && clv_graph_tie_param(g, *ret, spec->tied, false, &why) != CLV_OK)
     return clv_session_fail_at(c, spec->tied_pos, err, "tied: %s", why.text);
@@ -173,8 +178,8 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
 }
 
 /* Checks that the layer can be divided into n_parts as its key `parallel` says. */
-static clv_code check_parallel(const clv_session_config *c, const clv_layer_spec *spec,
-                               const clv_graph *g, int node, uint32_t n_parts, clv_err *err) {
+static clv_code check_layer_division(const clv_session_config *c, const clv_layer_spec *spec,
+                                     const clv_graph *g, int node, uint32_t n_parts, clv_err *err) {
   clv_err why;
   if (spec->tied && n_parts)
     return clv_session_fail_at(c, spec->tied_pos, err,
@@ -191,61 +196,62 @@ static clv_code check_parallel(const clv_session_config *c, const clv_layer_spec
 }
 
 /* Text before a caller's layers, which makes them part of a session file. */
-#define BEFORE_LAYERS "stages: [{name: layers, at: master, layers: "
+#define TEXT_BEFORE_LAYERS "stages: [{name: layers, at: master, layers: "
 
 static cleave_status parse_layers(const char *layers, clv_session_config **ret,
                                   cleave_error *error) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_bytes_printf(&text, BEFORE_LAYERS "%s}]\nversion: 1\nname: layers\n", layers);
+  clv_bytes_printf(&text, TEXT_BEFORE_LAYERS "%s}]\nversion: 1\nname: layers\n", layers);
   if (text.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
   return api_read_config("layers", text.data, ret, error);
 }
 
-/* Adds the layers of the first stage to g as a chain. how: [n_layers + 1] receives, for each node
- * of the graph, how its layer is divided into parts; node 0 is the input. */
-static clv_code add_chain(const clv_session_config *c, uint32_t first_layer, uint32_t n_parts,
-                          clv_parallel *how, clv_graph *g, clv_err *err) {
+/* Adds the layers of the first stage to g as a chain. divisions: [n_layers + 1] receives, for each
+ * node of the graph, how its layer is divided into parts; node 0 is the input. */
+static clv_code add_layer_chain(const clv_session_config *c, uint32_t first_layer, uint32_t n_parts,
+                                clv_parallel *divisions, clv_graph *g, clv_err *err) {
   const clv_stage_spec *s = &c->stages[0];
-  int last = 0;
+  int last_node = 0;
   for (size_t i = 0; i < s->n_layers; i++) {
-    CLV_TRY(add_layer(c, &s->layers[i], s->layers[i].name, first_layer + (uint32_t)i, &last, 1, g,
-                      &last, err));
-    CLV_TRY(check_parallel(c, &s->layers[i], g, last, n_parts, err));
-    how[last] = (clv_parallel)s->layers[i].parallel;
+    CLV_TRY(add_layer(c, &s->layers[i], s->layers[i].name, first_layer + (uint32_t)i, &last_node, 1,
+                      g, &last_node, err));
+    CLV_TRY(check_layer_division(c, &s->layers[i], g, last_node, n_parts, err));
+    divisions[last_node] = (clv_parallel)s->layers[i].parallel;
   }
   return CLV_OK;
 }
 
 static cleave_status build_layers_graph(const char *layers, const cleave_input *input,
                                         uint32_t first_layer, uint32_t n_parts,
-                                        clv_parallel **ret_how, clv_graph **ret,
+                                        clv_parallel **ret_divisions, clv_graph **ret,
                                         cleave_error *error) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
-  CLV_AUTO(clv_freep) clv_parallel *how = NULL;
+  CLV_AUTO(clv_freep) clv_parallel *divisions = NULL;
   clv_shape shape;
   TRY_API(api_copy_shape_in(input->rank, input->shape, &shape, error));
   TRY_API(parse_layers(layers, &c, error));
-  TRY(clv_alloc(c->stages[0].n_layers + 1, sizeof *how, &how, &err));
+  TRY(clv_alloc(c->stages[0].n_layers + 1, sizeof *divisions, &divisions, &err));
   TRY(clv_graph_new(&g, &err));
   TRY(clv_graph_add_input(g, "input", (clv_dtype)input->dtype, &shape, &(int){0}, &err));
-  TRY(add_chain(c, first_layer, n_parts, how, g, &err));
+  TRY(add_layer_chain(c, first_layer, n_parts, divisions, g, &err));
   *ret = clv_steal(&g);
-  if (ret_how) *ret_how = clv_steal(&how);
+  if (ret_divisions) *ret_divisions = clv_steal(&divisions);
   return CLEAVE_OK;
 }
 
 cleave_status api_graph_from_layers(const char *layers, const cleave_input *input,
-                                    uint32_t first_layer, uint32_t n_parts, clv_parallel **ret_how,
-                                    clv_graph **ret, cleave_error *error) {
-  return map_error_places(
-      build_layers_graph(layers, input, first_layer, n_parts, ret_how, ret, error), "layers",
-      layers, sizeof BEFORE_LAYERS - 1, error);
+                                    uint32_t first_layer, uint32_t n_parts,
+                                    clv_parallel **ret_divisions, clv_graph **ret,
+                                    cleave_error *error) {
+  return map_error_positions(
+      build_layers_graph(layers, input, first_layer, n_parts, ret_divisions, ret, error), "layers",
+      layers, sizeof TEXT_BEFORE_LAYERS - 1, error);
 }
 
-/* Builds the graph of a model, or of a range of its layers. model: the keys of `model:` in YAML
- * flow syntax with the closing brace, such as "arch: mlp}". */
-static cleave_status build_model_graph(const char *model, const char *layers,
+/* Builds the graph of a model, or of a range of its layers. model_text: the keys of `model:` in
+ * YAML flow syntax with the closing brace, such as "arch: mlp}". */
+static cleave_status build_model_graph(const char *model_text, const char *layers,
                                        const cleave_input *input, clv_graph **ret,
                                        cleave_error *error) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
@@ -255,7 +261,7 @@ static cleave_status build_model_graph(const char *model, const char *layers,
   clv_bytes_printf(&text,
                    "model: {%s\nversion: 1\nname: model\n"
                    "stages: [{name: part, at: master, layers: %s}]\n",
-                   model, layers ? layers : "0..0");
+                   model_text, layers ? layers : "0..0");
   if (text.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
   TRY_API(api_read_config("model", text.data, &c, error));
   if (layers)
@@ -265,14 +271,15 @@ static cleave_status build_model_graph(const char *model, const char *layers,
   return CLEAVE_OK;
 }
 
-cleave_status api_graph_from_arch(const char *arch, const char *attributes, const char *layers,
+cleave_status api_graph_from_arch(const char *arch_name, const char *attributes, const char *layers,
                                   const cleave_input *input, clv_graph **ret, cleave_error *error) {
   CLV_AUTO(clv_bytes_done) clv_bytes model = {0};
-  const char *inner = attributes ? strchr(attributes, '{') : NULL;
-  clv_bytes_printf(&model, "arch: %s%s%s", arch, inner ? ", " : "}", inner ? inner + 1 : "");
+  const char *inner_attributes = attributes ? strchr(attributes, '{') : NULL;
+  clv_bytes_printf(&model, "arch: %s%s%s", arch_name, inner_attributes ? ", " : "}",
+                   inner_attributes ? inner_attributes + 1 : "");
   if (model.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
-  return map_error_places(build_model_graph((const char *)model.data, layers, input, ret, error),
-                          "model", NULL, 0, error);
+  return map_error_positions(build_model_graph((const char *)model.data, layers, input, ret, error),
+                             "model", NULL, 0, error);
 }
 
 /* Adds text in single quotes of YAML. */
@@ -310,8 +317,8 @@ cleave_status api_graph_from_hf(const char *folder, const cleave_module_options 
   TRY_API(add_ignore_keys(&model, o, error));
   clv_bytes_printf(&model, ", head: %s}", head ? head : "none");
   if (model.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
-  return map_error_places(build_model_graph((const char *)model.data, layers, input, ret, error),
-                          "model", NULL, 0, error);
+  return map_error_positions(build_model_graph((const char *)model.data, layers, input, ret, error),
+                             "model", NULL, 0, error);
 }
 
 /* ---- building graphs node by node ------------------------------------------------------------ */
@@ -350,8 +357,9 @@ static cleave_status add_op(cleave_graph *graph, const char *op, const char *att
                             cleave_error *error) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes layer = {0};
-  const char *inner = attributes ? strchr(attributes, '{') : NULL;
-  const char *first = inner ? inner + 1 + strspn(inner + 1, " \t\n") : "}";
+  const char *inner_attributes = attributes ? strchr(attributes, '{') : NULL;
+  const char *first =
+      inner_attributes ? inner_attributes + 1 + strspn(inner_attributes + 1, " \t\n") : "}";
   if (n_inputs < 1 || n_inputs > CLV_MAX_IN)
     return api_fail(error, CLV_INVALID, "%s with %d inputs; 1 to %d are possible", op, n_inputs,
                     CLV_MAX_IN);
@@ -359,7 +367,7 @@ static cleave_status add_op(cleave_graph *graph, const char *op, const char *att
   if (layer.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
   TRY_API(parse_layers(layer.data, &c, error));
   int node;
-  TRY(check_parallel(c, &c->stages[0].layers[0], graph->graph, 0, 0, &err));
+  TRY(check_layer_division(c, &c->stages[0].layers[0], graph->graph, 0, 0, &err));
   TRY(add_layer(c, &c->stages[0].layers[0], name, graph->n_ops, inputs, n_inputs, graph->graph,
                 &node, &err));
   graph->n_ops++;
@@ -372,8 +380,8 @@ cleave_status cleave_graph_op(cleave_graph *graph, const char *op, const char *a
                               const char *name, const int *inputs, int n_inputs, int *ret_node,
                               cleave_error *error) {
   NOT_NULL(graph, op, inputs);
-  return map_error_places(add_op(graph, op, attributes, name, inputs, n_inputs, ret_node, error),
-                          "layers", NULL, 0, error);
+  return map_error_positions(add_op(graph, op, attributes, name, inputs, n_inputs, ret_node, error),
+                             "layers", NULL, 0, error);
 }
 
 cleave_status cleave_graph_output(cleave_graph *graph, int node, cleave_error *error) {

@@ -8,10 +8,11 @@
 
 #include "master/api/core/module_int.h"
 
-uint32_t api_group_param_names(const cleave_module *m, uint32_t number, const char **ret_names) {
+uint32_t api_group_param_names(const cleave_module *m, uint32_t group_number,
+                               const char **ret_names) {
   uint32_t n = 0;
   for (int i = 0; i < m->params->n; i++)
-    if (m->group_of_param[i] == number + 1 && api_requires_grad(&m->params->list[i]))
+    if (m->param_group_numbers[i] == group_number + 1 && api_requires_grad(&m->params->list[i]))
       ret_names[n++] = m->params->list[i].name;
   return n;
 }
@@ -31,7 +32,7 @@ void api_module_leave_optimizer(cleave_module *m) {
   m->optimizer = NULL;
   m->n_groups = 0;
   m->has_unstepped_group = false;
-  free(clv_steal(&m->group_of_param));
+  free(clv_steal(&m->param_group_numbers));
   while (o->modules[at] != m) at++;
   memmove(&o->modules[at], &o->modules[at + 1], (--o->n_modules - at) * sizeof(cleave_module *));
   if (o->n_modules) return;

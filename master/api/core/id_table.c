@@ -57,17 +57,17 @@ void *api_id_table_get(const api_id_table *t, uint64_t id) {
  * at the first free slot. */
 void api_id_table_remove(api_id_table *t, uint64_t id) {
   if (!t->cap || !id) return;
-  size_t gap = find_slot(t, id), slot_mask = t->cap - 1;
-  if (!t->ids[gap]) return;
+  size_t freed_slot = find_slot(t, id), slot_mask = t->cap - 1;
+  if (!t->ids[freed_slot]) return;
   t->n--;
-  for (size_t i = (gap + 1) & slot_mask; t->ids[i]; i = (i + 1) & slot_mask) {
+  for (size_t i = (freed_slot + 1) & slot_mask; t->ids[i]; i = (i + 1) & slot_mask) {
     size_t wanted_slot = first_probed_slot(t, t->ids[i]);
-    if (((i - wanted_slot) & slot_mask) < ((i - gap) & slot_mask)) continue;
-    t->ids[gap] = t->ids[i];
-    t->entries[gap] = t->entries[i];
-    gap = i;
+    if (((i - wanted_slot) & slot_mask) < ((i - freed_slot) & slot_mask)) continue;
+    t->ids[freed_slot] = t->ids[i];
+    t->entries[freed_slot] = t->entries[i];
+    freed_slot = i;
   }
-  t->ids[gap] = 0;
+  t->ids[freed_slot] = 0;
 }
 
 void *api_id_table_next(const api_id_table *t, size_t *at) {

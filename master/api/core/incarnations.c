@@ -15,7 +15,7 @@ int api_find_node_by_wire_name(const cleave_runtime *rt, const char *name) {
 
 cleave_status api_check_node_present(const cleave_runtime *rt, uint32_t node, cleave_error *error) {
   const api_peer *p = &rt->peers[node];
-  if (!api_is_lost(p)) return CLEAVE_OK;
+  if (!api_is_peer_lost(p)) return CLEAVE_OK;
   if (error) *error = p->loss_error;
   return p->loss_error.status;
 }
@@ -23,7 +23,7 @@ cleave_status api_check_node_present(const cleave_runtime *rt, uint32_t node, cl
 cleave_status api_check_module_present(const cleave_module *m, cleave_error *error) {
   const api_peer *p = &m->runtime->peers[m->node];
   TRY_API(api_check_node_present(m->runtime, m->node, error));
-  if (m->state != MODULE_PLACED || m->n_rejoins == p->n_rejoins) return CLEAVE_OK;
+  if (m->state != MODULE_PLACED || m->n_rejoins_at_load == p->n_rejoins) return CLEAVE_OK;
   api_fail(error, CLV_UNAVAILABLE,
            "module '%s' was lost with worker '%s', which has come back without it: load it again "
            "with cleave_module_reload",

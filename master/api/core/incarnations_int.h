@@ -21,7 +21,7 @@ int api_find_node_by_wire_name(const cleave_runtime *rt, const char *name);
 /* True if two workers may have a direct link. If either was ever lost, the master relays values
  * between them. */
 static inline bool api_can_link_directly(const api_peer *a, const api_peer *b) {
-  return !api_is_lost(a) && !api_is_lost(b) && !a->n_rejoins && !b->n_rejoins;
+  return !api_is_peer_lost(a) && !api_is_peer_lost(b) && !a->n_rejoins && !b->n_rejoins;
 }
 
 /* ---- checks of nodes and modules; call them with the lock ------------------------------------ */
@@ -54,8 +54,8 @@ cleave_status api_copy_state_items(const cleave_module *m, cleave_state_kind kin
                                    const cleave_named_tensor *from, size_t n,
                                    api_state_item **ret_items, cleave_error *error) CLEAVE_RESULT;
 /* With the lock, BLOCKS: reads all state of a kind from the module's node. */
-cleave_status api_state_read_all(cleave_module *m, cleave_state_kind kind, uint64_t until_ns,
-                                 api_state_item **ret_items, uint32_t *ret_n,
-                                 cleave_error *error) CLEAVE_RESULT;
+cleave_status api_read_all_state_items(cleave_module *m, cleave_state_kind kind, uint64_t until_ns,
+                                       api_state_item **ret_items, uint32_t *ret_n,
+                                       cleave_error *error) CLEAVE_RESULT;
 
 #endif

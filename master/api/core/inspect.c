@@ -14,7 +14,7 @@ void cleave_inspect(cleave_runtime *rt, cleave_holding *ret) {
 
 bool cleave_inspect_link(cleave_runtime *rt, uint32_t node, cleave_link_status *ret) {
   clv_link_counts c = {0};
-  clv_link_load load = {0};
+  clv_link_load link_load = {0};
   if (node < 1 || node >= rt->n_peers) return false;
   LOCKED(rt);
   const api_peer *p = &rt->peers[node];
@@ -22,16 +22,16 @@ bool cleave_inspect_link(cleave_runtime *rt, uint32_t node, cleave_link_status *
            now = api_now(rt);
   if (p->link) {
     clv_link_get_counts(p->link, &c);
-    clv_link_get_load(p->link, &load);
+    clv_link_get_load(p->link, &link_load);
   }
   *ret = (cleave_link_status){
       .worker = p->name,
       .bytes_out = c.bytes_out,
       .bytes_in = c.bytes_in,
-      .pending_out = load.bytes_out,
-      .pending_in = load.bytes_in,
-      .packets_out = load.frames_out,
-      .packets_in = load.frames_in,
+      .pending_out = link_load.bytes_out,
+      .pending_in = link_load.bytes_in,
+      .packets_out = link_load.frames_out,
+      .packets_in = link_load.frames_in,
       .round_trip_s = (double)c.round_trip_ns * 1e-9,
       .reconnects = c.n_reconnects,
       .resent_bytes = c.resent_bytes,
@@ -43,7 +43,7 @@ clv_code cleave_ask_links(cleave_runtime *rt, uint32_t node, uint64_t timeout_ms
                           cleave_link_report *report, void *user, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, answer = {0};
   CLV_AUTO(clv_wire_message_clear) clv_wire_status_reply reply = {0};
-  const clv_wire_status_request q = {.session_id = rt->session};
+  const clv_wire_status_request q = {.session_id = rt->session_id};
   const api_peer *p = &rt->peers[node];
   CLV_TRY(clv_wire_status_request_encode(&q, &request, err));
   CLV_TRY(clv_rpc_call_unary(p->channel, CLV_METHOD_STATUS, request.data, request.len,

@@ -58,8 +58,8 @@ clv_code cleave_kept_open(const clv_session_config *config, const clv_remote_spe
   return CLV_OK;
 }
 
-clv_code api_kept_call(clv_rpc_channel *channel, const clv_wire_kept_request *request,
-                       unsigned timeout_ms, clv_wire_kept_reply *ret, clv_err *err) {
+clv_code api_call_kept_method(clv_rpc_channel *channel, const clv_wire_kept_request *request,
+                              unsigned timeout_ms, clv_wire_kept_reply *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0}, in = {0};
   CLV_TRY(clv_wire_kept_request_encode(request, &out, err));
   clv_code code =
@@ -73,10 +73,10 @@ clv_code api_kept_call(clv_rpc_channel *channel, const clv_wire_kept_request *re
 
 static clv_code call(cleave_kept_client *k, const clv_wire_kept_request *request,
                      clv_wire_kept_reply *ret, clv_err *err) {
-  return api_kept_call(k->channel, request, k->timeout_ms, ret, err);
+  return api_call_kept_method(k->channel, request, k->timeout_ms, ret, err);
 }
 
-static clv_code fail_answer(const char *what, clv_err *err) {
+static clv_code fail_bad_answer(const char *what, clv_err *err) {
   return clv_fail(err, CLV_BAD_ANSWER, "the worker's answer about kept files %s", what);
 }
 
@@ -100,17 +100,17 @@ static void copy_file(const clv_wire_kept_file *from, cleave_kept_file *to) {
 /* Appends the files of a reply to the list. Refuses names that do not ascend, because a worker
  * could otherwise send files without end. */
 static clv_code append_files(const clv_wire_kept_reply *r, cleave_kept_files *l, clv_err *err) {
-  cleave_kept_file *grown = realloc(l->files, (l->n + r->n_files + 1) * sizeof *grown);
-  if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a list of kept files");
-  l->files = grown;
+  cleave_kept_file *grown_files = realloc(l->files, (l->n + r->n_files + 1) * sizeof *grown_files);
+  if (!grown_files) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a list of kept files");
+  l->files = grown_files;
   for (uint32_t i = 0; i < r->n_files; i++) {
     if (l->n && strcmp(l->files[l->n - 1].name, r->files[i].file_name) >= 0)
-      return fail_answer("is not sorted by name", err);
+      return fail_bad_answer("is not sorted by name", err);
     copy_file(&r->files[i], &l->files[l->n++]);
   }
   l->used_bytes = r->used_bytes;
   l->quota_bytes = r->quota_bytes;
-  return r->has_more_files && !r->n_files ? fail_answer("has no end", err) : CLV_OK;
+  return r->has_more_files && !r->n_files ? fail_bad_answer("has no end", err) : CLV_OK;
 }
 
 clv_code cleave_kept_list(cleave_kept_client *k, const char *name, cleave_kept_files *ret,
@@ -134,14 +134,14 @@ clv_code cleave_kept_list(cleave_kept_client *k, const char *name, cleave_kept_f
 /* ---- reading and removing files -------------------------------------------------------------- */
 
 /* Reads the first part of a range with one call. *ret_bytes: bytes that were read. */
-static clv_code read_part(cleave_kept_client *k, const clv_wire_kept_request *q, void *data,
-                          size_t *ret_bytes, uint64_t *ret_version, clv_err *err) {
+static clv_code read_file_part(cleave_kept_client *k, const clv_wire_kept_request *q, void *data,
+                               size_t *ret_bytes, uint64_t *ret_version, clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply r = {0};
   CLV_TRY(call(k, q, &r, err));
   if (r.n_files != 1 || strcmp(r.files[0].file_name, q->file_name) != 0)
-    return fail_answer("is about another file", err);
+    return fail_bad_answer("is about another file", err);
   if (!r.data_bytes || r.data_bytes > q->range_length)
-    return fail_answer("has another length", err);
+    return fail_bad_answer("has another length", err);
   if (q->file_version && q->file_version != r.files[0].file_version)
     return clv_fail(err, CLV_ABORTED,
                     "kept file '%s' changed while it was read: read it again from its beginning",
@@ -162,7 +162,7 @@ clv_code cleave_kept_read(cleave_kept_client *k, const char *name, uint64_t offs
         .range_offset = offset + n_bytes_read,
         .range_length = CLV_MIN(length - n_bytes_read, (size_t)CLV_WIRE_KEPT_BYTES),
         .file_version = *version};
-    CLV_TRY(read_part(k, &q, (char *)data + n_bytes_read, &n, version, err));
+    CLV_TRY(read_file_part(k, &q, (char *)data + n_bytes_read, &n, version, err));
   }
   return CLV_OK;
 }

@@ -36,7 +36,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
   cleave_runtime *rt = p->runtime;
   clv_code why = clv_link_has_violation(link) ? CLV_BAD_ANSWER : map_loss_code(code);
   LOCKED(rt);
-  if (api_peer_on_event(&p->state, PEER_LINK_ENDS) != API_BEGIN) return;
+  if (api_peer_on_event(&p->state, PEER_LINK_ENDS) != API_ACTION_BEGIN) return;
   api_fail(&p->loss_error, why, "worker '%s' (%s) %s: %s", p->name, p->spec->address,
            why == CLV_BAD_ANSWER ? "violated the protocol" : "was lost", text);
   api_set_error_node(&p->loss_error, p->name, "link");
@@ -64,8 +64,8 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
       .pool = rt->pool,
       .accept_limits = own_limits,
       .initial_send_credit = p->limits.credit_bytes,
-      .lease_ms = clv_wire_protocol_has_acks(p->protocol) ? rt->config->limits.lease_ms : 0,
-      .refusal_timeout_ms = rt->refused_ms,
+      .lease_ms = clv_wire_protocol_has_acks(p->protocol_version) ? rt->config->limits.lease_ms : 0,
+      .refusal_timeout_ms = rt->refusal_timeout_ms,
       .events = {
           .user = p, .on_packet = on_packet, .check_send = api_may_send, .on_closed = on_closed}};
   clv_link_dial d = {.peer_address = p->spec->address,
@@ -73,7 +73,7 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
                      .pem = rt->identity ? api_tls_pem(rt) : (clv_rpc_pem){0},
                      .limits = {.max_message_bytes = own_limits.message_bytes,
                                 .peer_timeout_ms = p->peer_timeout_ms},
-                     .session_id = rt->session,
+                     .session_id = rt->session_id,
                      .incarnation = p->incarnation,
                      .attempt_number = rt->epoch,
                      .n_bulk_lanes = rt->platform.n_bulk_lanes,
@@ -90,7 +90,7 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
 
 static void close_session(api_peer *p) {
   api_lock(p->runtime);
-  bool was_present = api_peer_on_event(&p->state, PEER_CLOSES) == API_END;
+  bool was_present = api_peer_on_event(&p->state, PEER_CLOSES) == API_ACTION_END;
   api_unlock(p->runtime);
   if (p->has_session && was_present) api_end_session(p);
   if (p->link) clv_link_close(p->link);

@@ -8,22 +8,22 @@
 #include "master/api/core/module_int.h"
 
 api_node_set api_lost_nodes(const cleave_runtime *rt) {
-  api_node_set lost = 0;
+  api_node_set lost_nodes = 0;
   for (uint32_t i = 1; i < rt->n_peers; i++)
-    if (api_is_lost(&rt->peers[i])) lost |= NODE_BIT(i);
-  return lost;
+    if (api_is_peer_lost(&rt->peers[i])) lost_nodes |= NODE_BIT(i);
+  return lost_nodes;
 }
 
 const char *api_describe_silence(const cleave_runtime *rt, char *buf, size_t len) {
-  size_t len_used = 0;
-  uint64_t now = api_now(rt);
+  size_t n_bytes_written = 0;
+  uint64_t now_ns = api_now(rt);
   buf[0] = '\0';
-  for (uint32_t i = 1; i < rt->n_peers && len_used < len; i++) {
+  for (uint32_t i = 1; i < rt->n_peers && n_bytes_written < len; i++) {
     uint64_t last_packet_ns = __atomic_load_n(&rt->peers[i].last_packet_ns, __ATOMIC_RELAXED);
-    len_used +=
-        (size_t)snprintf(buf + len_used, len - len_used, "%s'%.64s' %llu ms ago",
-                         len_used ? ", " : "; last heard of worker ", rt->peers[i].name,
-                         (unsigned long long)(now - CLV_MIN(last_packet_ns, now)) / 1000000u);
+    n_bytes_written +=
+        (size_t)snprintf(buf + n_bytes_written, len - n_bytes_written, "%s'%.64s' %llu ms ago",
+                         n_bytes_written ? ", " : "; last heard of worker ", rt->peers[i].name,
+                         (unsigned long long)(now_ns - CLV_MIN(last_packet_ns, now_ns)) / 1000000u);
   }
   return buf;
 }
@@ -31,11 +31,11 @@ const char *api_describe_silence(const cleave_runtime *rt, char *buf, size_t len
 void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
-    if (c->nodes & ~(c->state > API_CONTEXT_ENDING ? c->nodes_ended : 0) & NODE_BIT(node))
+    if (c->nodes_used & ~(c->state > API_CONTEXT_ENDING ? c->nodes_ended : 0) & NODE_BIT(node))
       api_context_fail(rt, c, failure, NODE_BIT(node));
-  if (rt->kept_ops) rt->kept_ops->node_failed(rt, node, failure);
+  if (rt->kept_ops) rt->kept_ops->on_node_failed(rt, node, failure);
   api_modules_drop_at_node(rt, node);
-  for (api_state_request *r = rt->requests; r; r = r->next) {
+  for (api_state_request *r = rt->state_requests; r; r = r->next) {
     if (r->node != node || r->has_failed) continue;
     r->has_failed = true;
     r->failure = *failure;
@@ -50,16 +50,17 @@ static void fail_broken_link(cleave_runtime *rt) {
   if (!rt->broken_link_error.status || api_now(rt) < rt->broken_link_wait_until_ns) return;
   cleave_error why = rt->broken_link_error;
   rt->broken_link_error.status = CLEAVE_OK;
-  api_node_set both_nodes = NODE_BIT(rt->broken_link_worker) | NODE_BIT(rt->broken_link_neighbour);
+  api_node_set nodes_of_broken_link =
+      NODE_BIT(rt->broken_link_worker) | NODE_BIT(rt->broken_link_neighbour);
   for (size_t i = 0; i < rt->contexts.cap; i++) {
     api_context *c = rt->contexts.ids[i] ? rt->contexts.entries[i] : NULL;
-    if (c && !(both_nodes & ~c->nodes)) api_context_fail(rt, c, &why, 0);
+    if (c && !(nodes_of_broken_link & ~c->nodes_used)) api_context_fail(rt, c, &why, 0);
   }
 }
 
-static uint64_t time_of_broken_link_failure(cleave_runtime *rt) {
+static uint64_t get_broken_link_failure_ns(cleave_runtime *rt) {
   return rt->broken_link_error.status ? rt->broken_link_wait_until_ns : UINT64_MAX;
 }
 
-const api_job api_broken_link_job = {.before_sleep = time_of_broken_link_failure,
+const api_job api_broken_link_job = {.before_sleep = get_broken_link_failure_ns,
                                      .after_sleep = fail_broken_link};

@@ -17,14 +17,14 @@
 
 static cleave_status freeze_parameters(cleave_module *m, const cleave_module_options *o,
                                        cleave_error *error) {
-  TRY(clv_alloc((size_t)m->params->n, sizeof *m->frozen, &m->frozen, &err));
+  TRY(clv_alloc((size_t)m->params->n, sizeof *m->frozen_params, &m->frozen_params, &err));
   for (size_t k = 0; k < o->n_frozen; k++) {
     bool has_match = false;
     for (int i = 0; i < m->params->n; i++) {
       clv_param *p = &m->params->list[i];
       if (!p->trainable || fnmatch(o->frozen[k], p->name, 0) != 0) continue;
       has_match = true;
-      if (!p->frozen) m->frozen[m->n_frozen++] = p->name;
+      if (!p->frozen) m->frozen_params[m->n_frozen_params++] = p->name;
       p->frozen = true;
     }
     if (!has_match)
@@ -50,13 +50,14 @@ cleave_status api_check_weight(const cleave_module *m, const char *name, const c
                     suggestion ? "; did you mean '" : "", suggestion ? suggestion : "",
                     suggestion ? "'?" : "");
   if (!t) return CLEAVE_OK;
-  char want[160], got[160];
+  char expected_type[160], given_type[160];
   clv_shape shape;
   TRY_API(api_copy_shape_in(t->rank, t->shape, &shape, error));
   if ((clv_dtype)t->dtype == p->dtype && clv_shape_equal(&shape, &p->shape)) return CLEAVE_OK;
-  return api_fail(error, CLV_INVALID, "'%s' of module '%s' is %s %s, not %s %s", name, m->name,
-                  clv_dtype_name(p->dtype), clv_shape_format(&p->shape, want, sizeof want),
-                  clv_dtype_name((clv_dtype)t->dtype), clv_shape_format(&shape, got, sizeof got));
+  return api_fail(
+      error, CLV_INVALID, "'%s' of module '%s' is %s %s, not %s %s", name, m->name,
+      clv_dtype_name(p->dtype), clv_shape_format(&p->shape, expected_type, sizeof expected_type),
+      clv_dtype_name((clv_dtype)t->dtype), clv_shape_format(&shape, given_type, sizeof given_type));
 }
 
 static cleave_status copy_weights(cleave_module *m, const cleave_module_options *o,
@@ -78,13 +79,13 @@ static cleave_status copy_weights(cleave_module *m, const cleave_module_options 
  * support it, because bf16 changes results. */
 static cleave_status enable_bf16_storage(const cleave_runtime *rt, cleave_module *m,
                                          const cleave_module_options *o, cleave_error *error) {
-  m->frozen_bf16 = o->frozen_bf16;
-  if (!m->frozen_bf16) return CLEAVE_OK;
-  if (m->node && !rt->peers[m->node].has_bf16_weights)
+  m->stores_frozen_as_bf16 = o->frozen_bf16;
+  if (!m->stores_frozen_as_bf16) return CLEAVE_OK;
+  if (m->node && !rt->peers[m->node].supports_bf16_weights)
     return api_fail(error, CLV_UNIMPLEMENTED,
                     "module '%s': worker '%s' does not know weights in bf16", m->name,
                     rt->peers[m->node].name);
-  if (!m->frozen_is_final)
+  if (!m->is_frozen_set_final)
     return api_fail(error, CLV_INVALID, "module '%s': frozen_bf16 goes with `fixed`", m->name);
   clv_params_convert_frozen_to_bf16(m->graph, m->params);
   return CLEAVE_OK;
@@ -98,21 +99,22 @@ static cleave_status copy_artifact(cleave_module *m, const cleave_module_options
                     m->name);
   if (!o->artifact_sha256 || !clv_sha256_parse(o->artifact_sha256, &m->artifact_sha256))
     return api_fail(error, CLV_INVALID, "module '%s': an artifact needs its sha256", m->name);
-  TRY(clv_strdup(o->artifact, &m->artifact, &err));
+  TRY(clv_strdup(o->artifact, &m->artifact_name, &err));
   return CLEAVE_OK;
 }
 
 /* Copies the names of parameters that get initial values. Call after the parameters are listed. */
-static cleave_status copy_initialized(cleave_module *m, const cleave_module_options *o,
-                                      cleave_error *error) {
+static cleave_status copy_initialized_names(cleave_module *m, const cleave_module_options *o,
+                                            cleave_error *error) {
   size_t max_names = o->n_initialized + (size_t)m->params->n;
-  TRY(clv_alloc(max_names, sizeof *m->initialized, &m->initialized, &err));
-  for (int i = 0; o->lora && m->artifact && i < m->params->n; i++)
+  TRY(clv_alloc(max_names, sizeof *m->initialized_params, &m->initialized_params, &err));
+  for (int i = 0; o->lora && m->artifact_name && i < m->params->n; i++)
     if (clv_name_is_of_adapter(m->params->list[i].name))
-      m->initialized[m->n_initialized++] = m->params->list[i].name;
+      m->initialized_params[m->n_initialized_params++] = m->params->list[i].name;
   for (size_t i = 0; i < o->n_initialized; i++) {
     TRY_API(api_check_weight(m, o->initialized[i], NULL, error));
-    m->initialized[m->n_initialized++] = clv_params_find(m->params, o->initialized[i])->name;
+    m->initialized_params[m->n_initialized_params++] =
+        clv_params_find(m->params, o->initialized[i])->name;
   }
   return CLEAVE_OK;
 }
@@ -135,21 +137,22 @@ static cleave_status copy_direct_receivers(cleave_module *m, const cleave_module
   return CLEAVE_OK;
 }
 
-static cleave_status find_inputs(cleave_module *m, cleave_error *error) {
+static cleave_status find_input_nodes(cleave_module *m, cleave_error *error) {
   for (int i = 0; i < m->graph->n_nodes; i++) {
     if (m->graph->nodes[i].op != CLV_OP_INPUT) continue;
     if (m->n_inputs == CLV_MAX_INPUTS)
       return api_fail(error, CLV_INVALID, "module '%s' has more than %d inputs", m->name,
                       CLV_MAX_INPUTS);
-    m->inputs[m->n_inputs++] = i;
+    m->input_nodes[m->n_inputs++] = i;
   }
   if (m->n_inputs && m->graph->n_nodes > (int)m->n_inputs) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID, "module '%s' has %u inputs and %d ops; at least one of each",
                   m->name, m->n_inputs, m->graph->n_nodes - (int)m->n_inputs);
 }
 
-enum { NODE_BYTES = 16 }; /* first bytes of the digest of a node's name, which the key depends on */
-_Static_assert(12 + sizeof(clv_sha256) + NODE_BYTES <= CLV_KEY_MAX_INPUT,
+/* first bytes of the digest of a node's name, which the key depends on */
+enum { NODE_NAME_DIGEST_BYTES = 16 };
+_Static_assert(12 + sizeof(clv_sha256) + NODE_NAME_DIGEST_BYTES <= CLV_KEY_MAX_INPUT,
                "what a key is derived of");
 
 /* True for the second and later nodes of a layer, such as an adapter, which have keys of their
@@ -159,12 +162,12 @@ static bool is_later_node_of_layer(const clv_graph *g, int i) {
   return i > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
 }
 
-clv_code clv_layer_keys(const clv_key *session, const char *network, uint64_t seed, clv_graph *g,
-                        clv_err *err) {
-  const char *domain = seed ? "cleave layer of a seed" : "cleave layer of a module";
-  uint8_t of[12 + sizeof(clv_sha256) + NODE_BYTES] = {0};
+clv_code clv_layer_keys(const clv_key *session, const char *network_name, uint64_t seed,
+                        clv_graph *g, clv_err *err) {
+  const char *key_domain = seed ? "cleave layer of a seed" : "cleave layer of a module";
+  uint8_t of[12 + sizeof(clv_sha256) + NODE_NAME_DIGEST_BYTES] = {0};
   clv_sha256 name, node;
-  CLV_TRY(clv_sha256_of(network, strlen(network), &name, err));
+  CLV_TRY(clv_sha256_of(network_name, strlen(network_name), &name, err));
   for (int i = 0; i < 8; i++) of[i] = (uint8_t)(seed >> 8 * i);
   if (!seed) memcpy(of + 12, &name, sizeof name);
   for (int i = 0; i < g->n_nodes; i++) {
@@ -174,32 +177,32 @@ clv_code clv_layer_keys(const clv_key *session, const char *network, uint64_t se
     size_t len = seed ? 12 : 12 + sizeof name;
     if (is_later_node_of_layer(g, i)) {
       CLV_TRY(clv_sha256_of(n->name, strlen(n->name), &node, err));
-      memcpy(of + len, &node, NODE_BYTES);
-      len += NODE_BYTES;
+      memcpy(of + len, &node, NODE_NAME_DIGEST_BYTES);
+      len += NODE_NAME_DIGEST_BYTES;
     }
-    CLV_TRY(clv_key_derive(domain, session, of, len, &n->key, err));
+    CLV_TRY(clv_key_derive(key_domain, session, of, len, &n->key, err));
   }
   return CLV_OK;
 }
 
 /* Derives the keys of a graph's layers. A module is sent with these keys and without the session's
  * seed. */
-cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uint64_t seed,
+cleave_status api_derive_keys(const cleave_runtime *rt, const char *network_name, uint64_t seed,
                               clv_graph *g, cleave_error *error) {
-  TRY(clv_layer_keys(&rt->seed, network, seed, g, &err));
+  TRY(clv_layer_keys(&rt->seed, network_name, seed, g, &err));
   return CLEAVE_OK;
 }
 
 /* Returns the master's backend for a device name; NULL: no such device. "cpu", "cpu:0" and "cpu:1"
  * are all the processor. */
 static const clv_backend *find_own_backend(const cleave_runtime *rt, const char *device) {
-  static const char *const cpu[] = {"cpu", "cpu:0", "cpu:1"};
-  const clv_backends *others = &rt->platform.other_backends;
-  for (size_t i = 0; i < CLV_COUNT(cpu); i++)
-    if (strcmp(device, cpu[i]) == 0)
+  static const char *const cpu_device_names[] = {"cpu", "cpu:0", "cpu:1"};
+  const clv_backends *other_backends = &rt->platform.other_backends;
+  for (size_t i = 0; i < CLV_COUNT(cpu_device_names); i++)
+    if (strcmp(device, cpu_device_names[i]) == 0)
       return rt->platform.backend ? rt->platform.backend : clv_backend_cpu();
-  for (size_t i = 0; i < others->n; i++)
-    if (strcmp(device, others->list[i]->device) == 0) return others->list[i];
+  for (size_t i = 0; i < other_backends->n; i++)
+    if (strcmp(device, other_backends->list[i]->device) == 0) return other_backends->list[i];
   return NULL;
 }
 
@@ -217,7 +220,7 @@ static cleave_status fail_no_device(const cleave_module *m, cleave_error *error)
  * worker itself checks. */
 static clv_code check_tf32(const cleave_module *m, clv_err *err) {
   const clv_backend *b = strncmp(m->device, "cpu", 3) == 0 ? clv_backend_cpu() : m->backend;
-  if (!m->tf32 || !b || clv_backend_check_tf32(b, err) == CLV_OK) return CLV_OK;
+  if (!m->allows_tf32 || !b || clv_backend_check_tf32(b, err) == CLV_OK) return CLV_OK;
   return clv_err_prefix(err, "module '%s' at %s", m->name, m->runtime->peers[m->node].name);
 }
 
@@ -232,8 +235,8 @@ static void resolve_device(const cleave_runtime *rt, cleave_module *m) {
              cuda_device_name);
 }
 
-static cleave_status fill_module(cleave_module *m, const cleave_module_options *o,
-                                 const char *network, cleave_error *error) {
+static cleave_status fill_new_module(cleave_module *m, const cleave_module_options *o,
+                                     const char *network_name, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   const char *at = o->at ? o->at : "master";
   int node = api_find_node(rt, at);
@@ -253,32 +256,33 @@ static cleave_status fill_module(cleave_module *m, const cleave_module_options *
   const clv_backend *own = m->backend = m->node ? NULL : find_own_backend(rt, m->device);
   if (m->node == 0 && !own) return fail_no_device(m, error);
   m->copies_inputs = o->copies_inputs;
-  m->threads = CLV_MAX(o->threads, 1u);
-  m->in_flight = CLV_MIN(CLV_MAX(o->in_flight, 1u), (uint32_t)CLV_WIRE_CONTRIBUTIONS);
-  m->local_only = o->local_only;
+  m->n_threads = CLV_MAX(o->threads, 1u);
+  m->max_calls_in_flight = CLV_MIN(CLV_MAX(o->in_flight, 1u), (uint32_t)CLV_WIRE_CONTRIBUTIONS);
+  m->accepts_only_local_inputs = o->local_only;
   TRY_API(copy_direct_receivers(m, o, error));
-  m->bf16 = o->bf16;
-  m->tf32 = o->tf32;
-  if (m->bf16 && own && own->check_bf16) TRY(own->check_bf16(own, &err));
+  m->computes_in_bf16 = o->bf16;
+  m->allows_tf32 = o->tf32;
+  if (m->computes_in_bf16 && own && own->check_bf16) TRY(own->check_bf16(own, &err));
   TRY(check_tf32(m, &err));
   TRY_API(copy_artifact(m, o, error));
   TRY_API(api_adapters_add_to_graph(m, o, error));
-  TRY_API(find_inputs(m, error));
+  TRY_API(find_input_nodes(m, error));
   TRY_API(api_mark_recompute_blocks(m, o, error));
   TRY_API(api_ties_add_to_graph(m, o, error));
   TRY(clv_params_make(m->graph, &m->params, &err));
   TRY_API(api_ties_find_owners(m, o, error));
-  TRY_API(copy_initialized(m, o, error));
+  TRY_API(copy_initialized_names(m, o, error));
   TRY_API(freeze_parameters(m, o, error));
-  m->frozen_is_final = o->frozen_is_final && (m->node == 0 || rt->peers[m->node].has_fixed_modules);
+  m->is_frozen_set_final =
+      o->frozen_is_final && (m->node == 0 || rt->peers[m->node].supports_fixed_modules);
   TRY_API(enable_bf16_storage(rt, m, o, error));
-  if (m->frozen_is_final) clv_params_fix_frozen(m->params);
-  TRY_API(api_derive_keys(rt, network ? network : m->name, o->seed, m->graph, error));
+  if (m->is_frozen_set_final) clv_params_fix_frozen(m->params);
+  TRY_API(api_derive_keys(rt, network_name ? network_name : m->name, o->seed, m->graph, error));
   return copy_weights(m, o, error);
 }
 
-static cleave_status check_name(const cleave_runtime *rt, const cleave_module *m,
-                                cleave_error *error) {
+static cleave_status check_module_name(const cleave_runtime *rt, const cleave_module *m,
+                                       cleave_error *error) {
   for (uint32_t i = 0; i < rt->n_modules; i++)
     if (rt->modules[i] && !rt->modules[i]->is_released &&
         strcmp(rt->modules[i]->name, m->name) == 0)
@@ -286,34 +290,34 @@ static cleave_status check_name(const cleave_runtime *rt, const cleave_module *m
   return CLEAVE_OK;
 }
 
-/* Finds the lowest free index. *ret_unloading: modules whose index becomes free when their node
+/* Finds the lowest free index. *ret_n_unloading: modules whose index becomes free when their node
  * answers UNLOAD. */
-static bool find_free_index(const cleave_runtime *rt, uint32_t *ret, uint32_t *ret_unloading) {
-  *ret_unloading = 0;
+static bool find_free_index(const cleave_runtime *rt, uint32_t *ret, uint32_t *ret_n_unloading) {
+  *ret_n_unloading = 0;
   for (*ret = 0; *ret < API_MAX_MODULES; ++*ret) {
     const cleave_module *m = rt->modules[*ret];
     if (!m) return true;
-    *ret_unloading += m->state == MODULE_UNLOADING;
+    *ret_n_unloading += m->state == MODULE_UNLOADING;
   }
   return false;
 }
 
 cleave_status api_module_assign_index(cleave_module *m, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
-  uint64_t until = api_deadline_ns(rt, 0);
+  uint64_t until_ns = api_deadline_ns(rt, 0);
   uint32_t n_unloading, n_released = 0;
-  bool found = find_free_index(rt, &m->index, &n_unloading);
-  while (!found && n_unloading && api_wait(rt, until))
-    found = find_free_index(rt, &m->index, &n_unloading);
+  bool is_found = find_free_index(rt, &m->index, &n_unloading);
+  while (!is_found && n_unloading && api_wait(rt, until_ns))
+    is_found = find_free_index(rt, &m->index, &n_unloading);
   for (uint32_t i = 0; i < rt->n_modules; i++)
     n_released += rt->modules[i] && rt->modules[i]->is_released;
-  if (!found)
+  if (!is_found)
     return api_fail(error, CLV_EXHAUSTED,
                     "module '%s': a runtime has at most %d modules; %u of these are released, and "
                     "stay until contexts that used them have ended and their optimisers are "
                     "released",
                     m->name, API_MAX_MODULES, n_released);
-  TRY_API(check_name(rt, m, error));
+  TRY_API(check_module_name(rt, m, error));
   m->load_number = ++rt->last_load_number;
   rt->modules[m->index] = m;
   rt->n_modules = CLV_MAX(rt->n_modules, m->index + 1);
@@ -321,7 +325,7 @@ cleave_status api_module_assign_index(cleave_module *m, cleave_error *error) {
 }
 
 cleave_status api_module_new(cleave_runtime *rt, const cleave_module_options *o,
-                             const char *network, clv_graph *graph, cleave_module **ret,
+                             const char *network_name, clv_graph *graph, cleave_module **ret,
                              cleave_error *error) {
   cleave_module *m;
   clv_err err;
@@ -332,7 +336,7 @@ cleave_status api_module_new(cleave_runtime *rt, const cleave_module_options *o,
   m->runtime = rt;
   m->graph = graph;
   m->n_outputs = 1;
-  cleave_status status = fill_module(m, o, network, error);
+  cleave_status status = fill_new_module(m, o, network_name, error);
   LOCKED(rt);
   if (status == CLEAVE_OK) status = api_check_node_present(rt, m->node, error);
   if (status == CLEAVE_OK) status = api_module_assign_index(m, error);
@@ -399,7 +403,7 @@ const char *cleave_module_node(const cleave_module *module) {
 const char *cleave_module_weight_name(const cleave_module *module, size_t index) {
   return module && index < (size_t)module->params->n ? module->params->list[index].name : NULL;
 }
-API_OLD_NAME(cleave_module_weight, cleave_module_weight_name);
+API_DEPRECATED_ALIAS(cleave_module_weight, cleave_module_weight_name);
 
 /* ---- waiting until modules are idle ---------------------------------------------------------- */
 
@@ -441,9 +445,10 @@ cleave_status cleave_module_release(cleave_runtime *runtime, cleave_module *modu
   if (module->runtime != runtime)
     return api_fail(error, CLV_INVALID, "module '%s' is of another runtime", module->name);
   LOCKED(runtime);
-  for (uint32_t i = 0; i < module->n_outputs && module->outputs[i] && !module->is_released; i++) {
-    module->outputs[i]->is_released = true;
-    api_module_unload_if_unused(module->outputs[i]);
+  for (uint32_t i = 0; i < module->n_outputs && module->output_modules[i] && !module->is_released;
+       i++) {
+    module->output_modules[i]->is_released = true;
+    api_module_unload_if_unused(module->output_modules[i]);
   }
   module->is_released = true;
   api_module_unload_if_unused(module);

@@ -21,8 +21,8 @@ void api_context_release_modules(cleave_runtime *rt, api_context *c);
 
 /* Change n_kept_refs, the number of kept values of the module and of operations in progress. While
  * it is not 0, the module's record stays, but its node may unload the module. NULL is allowed. */
-void api_module_add_kept(cleave_module *m);
-void api_module_remove_kept(cleave_module *m);
+void api_module_add_kept_ref(cleave_module *m);
+void api_module_remove_kept_ref(cleave_module *m);
 
 /* Unload a module, or the modules of an optimiser, if they were released and nothing needs them. */
 void api_module_unload_if_unused(cleave_module *m);
@@ -34,7 +34,7 @@ static inline bool api_requires_grad(const clv_param *p) { return p->trainable &
 
 /* Makes the next use of the module load it again, because its node has outdated settings. The
  * module's state is preserved; with resets_moments, optimiser moments become 0. */
-void api_module_mark_outdated(cleave_module *m, bool resets_moments);
+void api_module_mark_for_reload(cleave_module *m, bool resets_moments);
 /* Removes the module from its optimiser, which was released. */
 void api_module_leave_optimizer(cleave_module *m);
 /* Reads the state of an outdated module and unloads it. api_module_place calls this. */
@@ -50,7 +50,7 @@ cleave_status api_module_unload_at_node(cleave_module *m, uint32_t generation, u
 cleave_status api_module_load_at_node(cleave_module *m, uint64_t until_ns,
                                       cleave_error *error) CLEAVE_RESULT;
 /* Records how an attempt to load the module ended. */
-void api_module_record_attempt(cleave_module *m, cleave_status status);
+void api_module_record_load_attempt(cleave_module *m, cleave_status status);
 /* Sends the saved state to the node and frees it. */
 cleave_status api_module_restore_state(cleave_module *m, uint64_t until_ns,
                                        cleave_error *error) CLEAVE_RESULT;

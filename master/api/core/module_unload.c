@@ -30,17 +30,17 @@ void api_module_free(cleave_module *m) {
   clv_params_free(m->params);
   free(m->pending_weights);
   free(m->tie_owners);
-  free(m->frozen);
-  free(m->artifact);
-  free(m->initialized);
+  free(m->frozen_params);
+  free(m->artifact_name);
+  free(m->initialized_params);
   free(m->direct_to);
-  free(m->group_of_param);
+  free(m->param_group_numbers);
   free(m);
 }
 
-void api_module_mark_outdated(cleave_module *m, bool resets_moments) {
+void api_module_mark_for_reload(cleave_module *m, bool resets_moments) {
   if (resets_moments) api_module_free_saved_state(m, 1);
-  if (api_module_on_event(&m->state, MODULE_OUTDATED) != API_RECORD) return;
+  if (api_module_on_event(&m->state, MODULE_OUTDATED) != API_ACTION_RECORD) return;
   m->needs_reload = true;
   m->resets_moments |= resets_moments;
 }
@@ -60,28 +60,28 @@ static void remove_module(cleave_module *m) {
 }
 
 static void drop_module(cleave_module *m) {
-  if (api_module_on_event(&m->state, MODULE_DROPPED) == API_END) remove_module(m);
+  if (api_module_on_event(&m->state, MODULE_DROPPED) == API_ACTION_END) remove_module(m);
 }
 
 /* Sends UNLOAD, or drops the module if its node does not have it. If the link ends during the send,
- * its handler drops the module; api_module_add_kept therefore keeps the record until the send has
- * returned. */
+ * its handler drops the module; api_module_add_kept_ref therefore keeps the record until the send
+ * has returned. */
 static void send_unload(cleave_module *m) {
   cleave_runtime *rt = m->runtime;
   clv_packet *p;
   const api_peer *at = &rt->peers[m->node];
-  bool is_at_node = (m->state == MODULE_PLACED || m->may_be_at_node) && !api_is_lost(at) &&
-                    m->n_rejoins == at->n_rejoins;
-  if (!is_at_node ||
-      api_packet_new(rt, CLV_UNLOAD, 0, m->unload_message = ++rt->next_id, &p, NULL) != CLEAVE_OK) {
+  bool is_at_node = (m->state == MODULE_PLACED || m->may_be_at_node) && !api_is_peer_lost(at) &&
+                    m->n_rejoins_at_load == at->n_rejoins;
+  if (!is_at_node || api_packet_new(rt, CLV_UNLOAD, 0, m->unload_message_id = ++rt->next_id, &p,
+                                    NULL) != CLEAVE_OK) {
     drop_module(m);
     return;
   }
   api_set_frame_module(p, m);
   (void)api_module_on_event(&m->state, MODULE_UNLOADS);
-  api_module_add_kept(m);
+  api_module_add_kept_ref(m);
   if (api_send(rt, m->node, p, NULL) != CLEAVE_OK) drop_module(m);
-  api_module_remove_kept(m);
+  api_module_remove_kept_ref(m);
 }
 
 static bool is_module_needed(const cleave_module *m) {
@@ -105,9 +105,9 @@ static void unload_unused_owners(cleave_runtime *rt) {
 }
 
 void api_optimizer_unload_if_unused(cleave_optimizer *o) {
-  bool is_last = false;
-  for (size_t i = o->n_modules; i-- > 0 && !is_last;) {
-    is_last = o->n_modules == 1; /* the optimiser is freed with its last module */
+  bool is_last_module = false;
+  for (size_t i = o->n_modules; i-- > 0 && !is_last_module;) {
+    is_last_module = o->n_modules == 1; /* the optimiser is freed with its last module */
     api_module_unload_if_unused(o->modules[i]);
   }
 }
@@ -128,11 +128,11 @@ void api_context_release_modules(cleave_runtime *rt, api_context *c) {
   }
 }
 
-void api_module_add_kept(cleave_module *m) {
+void api_module_add_kept_ref(cleave_module *m) {
   if (m) m->n_kept_refs++;
 }
 
-void api_module_remove_kept(cleave_module *m) {
+void api_module_remove_kept_ref(cleave_module *m) {
   if (m && --m->n_kept_refs == 0 && m->state == MODULE_GONE) api_module_free(m);
 }
 
@@ -143,16 +143,16 @@ static cleave_module *find_unloading_module(cleave_runtime *rt, const api_peer *
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     cleave_module *m = rt->modules[i];
     bool awaits_answer = m && (m->state == MODULE_UNLOADING || m->state == MODULE_PLACING);
-    if (awaits_answer && m->unload_message && m->unload_message == f->reply_to &&
+    if (awaits_answer && m->unload_message_id && m->unload_message_id == f->reply_to &&
         m->node == from->index)
       return m;
   }
   return NULL;
 }
 
-static void take_unload_answer(cleave_module *m) {
-  m->unload_message = 0;
-  if (api_module_on_event(&m->state, MODULE_UNLOADED) == API_END)
+static void handle_unload_answer(cleave_module *m) {
+  m->unload_message_id = 0;
+  if (api_module_on_event(&m->state, MODULE_UNLOADED) == API_ACTION_END)
     remove_module(m);
   else
     api_wake(m->runtime);
@@ -160,7 +160,7 @@ static void take_unload_answer(cleave_module *m) {
 
 bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   cleave_module *m = find_unloading_module(rt, from, &p->frame);
-  if (m) take_unload_answer(m);
+  if (m) handle_unload_answer(m);
   return false;
 }
 
@@ -169,7 +169,7 @@ bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
  * (may_be_at_node). Any other module that the node refuses to unload keeps its index. */
 bool api_on_unload_error(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
   cleave_module *m = find_unloading_module(rt, from, f);
-  if (m && (f->failure.code == CLV_NOT_FOUND || m->may_be_at_node)) take_unload_answer(m);
+  if (m && (f->failure.code == CLV_NOT_FOUND || m->may_be_at_node)) handle_unload_answer(m);
   return m;
 }
 

@@ -19,7 +19,7 @@ cleave_status api_note_read_values(const api_future *f, const cleave_named_tenso
                                    cleave_error *error) {
   cleave_runtime *rt = f->runtime;
   const api_noted_values values = {
-      .runtime = rt, .node = f->request.node, .items = items, .n = n, .were_read = true};
+      .runtime = rt, .node = f->request.node, .items = items, .n = n, .are_read_values = true};
   if (!values.node || !rt->gate.note_values) return CLEAVE_OK;
   return rt->gate.note_values(rt->gate.owner, &values, error);
 }
@@ -27,7 +27,7 @@ cleave_status api_note_read_values(const api_future *f, const cleave_named_tenso
 cleave_status api_note_weight_read(const api_future *f, cleave_error *error) {
   const clv_tensor *t = f->tensor;
   cleave_named_tensor item = {
-      f->subject, {.dtype = (cleave_dtype)t->dtype, .rank = t->shape.rank, .data = t->data}};
+      f->subject_name, {.dtype = (cleave_dtype)t->dtype, .rank = t->shape.rank, .data = t->data}};
   memcpy(item.tensor.shape, t->shape.dim, sizeof item.tensor.shape);
   return api_note_read_values(f, &item, 1, error);
 }

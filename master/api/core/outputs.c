@@ -13,12 +13,12 @@
 #include "master/api/core/module_int.h"
 
 typedef struct output_graphs {
-  clv_graph *list[CLV_MAX_OUTPUTS]; /* [n] */
+  clv_graph *graphs[CLV_MAX_OUTPUTS]; /* [n] */
   int n;
 } output_graphs;
 
 static void free_output_graphs(output_graphs *g) {
-  for (int k = 0; k < g->n; k++) clv_graph_free(g->list[k]);
+  for (int k = 0; k < g->n; k++) clv_graph_free(g->graphs[k]);
 }
 
 /* Joins the outputs of the graph g, and makes the graphs of the output modules. name: of the
@@ -31,13 +31,13 @@ static cleave_status join_outputs(const char *name, clv_graph *g, const int *out
     return api_convert_error(error, &why);
   }
   for (; ret->n < n; ret->n++)
-    TRY(clv_graph_take_output(g, outputs, ret->n, &ret->list[ret->n], &err));
+    TRY(clv_graph_take_output(g, outputs, ret->n, &ret->graphs[ret->n], &err));
   return CLEAVE_OK;
 }
 
 /* Makes the output module of output k. Takes ownership of the graph. */
-static cleave_status make_output(cleave_module *m, const cleave_module_options *of, uint32_t k,
-                                 clv_graph *graph, cleave_error *error) {
+static cleave_status make_output_module(cleave_module *m, const cleave_module_options *of,
+                                        uint32_t k, clv_graph *graph, cleave_error *error) {
   char name[CLEAVE_NAME + 32];
   snprintf(name, sizeof name, "%s.output%u", m->name, k);
   if (strlen(name) > CLEAVE_NAME) {
@@ -55,22 +55,23 @@ static cleave_status make_output(cleave_module *m, const cleave_module_options *
                                    .in_flight = of->in_flight,
                                    .direct_to = of->direct_to,
                                    .n_direct_to = of->n_direct_to};
-  TRY_API(api_module_new(m->runtime, &o, NULL, graph, &m->outputs[k], error));
-  snprintf(m->outputs[k]->output_of, sizeof m->outputs[k]->output_of, "%s", m->name);
-  m->outputs[k]->output_index = k;
+  TRY_API(api_module_new(m->runtime, &o, NULL, graph, &m->output_modules[k], error));
+  snprintf(m->output_modules[k]->output_owner_name, sizeof m->output_modules[k]->output_owner_name,
+           "%s", m->name);
+  m->output_modules[k]->output_index = k;
   return CLEAVE_OK;
 }
 
 /* Makes a module and its output modules. Takes ownership of the graphs. */
-static cleave_status load_all(cleave_runtime *rt, const cleave_module_options *o, clv_graph *graph,
-                              output_graphs *graphs_of_outputs, cleave_module **ret,
-                              cleave_error *error) {
+static cleave_status load_with_output_modules(cleave_runtime *rt, const cleave_module_options *o,
+                                              clv_graph *graph, output_graphs *output_graph_list,
+                                              cleave_module **ret, cleave_error *error) {
   cleave_module *m;
   TRY_API(api_module_new(rt, o, NULL, graph, &m, error));
-  m->n_outputs = (uint32_t)graphs_of_outputs->n;
+  m->n_outputs = (uint32_t)output_graph_list->n;
   cleave_status status = CLEAVE_OK;
   for (uint32_t k = 0; k < m->n_outputs && status == CLEAVE_OK; k++)
-    status = make_output(m, o, k, clv_steal(&graphs_of_outputs->list[k]), error);
+    status = make_output_module(m, o, k, clv_steal(&output_graph_list->graphs[k]), error);
   if (status == CLEAVE_OK)
     *ret = m;
   else
@@ -84,16 +85,17 @@ cleave_status cleave_load_graph(cleave_runtime *runtime, const cleave_module_opt
   NOT_NULL(runtime, options, graph, ret_module);
   COPY_OPTIONS_IN(cleave_module_options, o, options);
   CLV_AUTO(clv_graph_freep) clv_graph *copy = NULL;
-  output_graphs graphs_of_outputs = {0};
+  output_graphs output_graph_list = {0};
   int n;
   const int *outputs = api_graph_outputs(graph, &n);
   TRY(api_graph_copy(api_unwrap_graph(graph), &copy, &err));
   if (n == 1) copy->output_node = outputs[0];
   if (n < 2) return api_module_new(runtime, &o, NULL, clv_steal(&copy), ret_module, error);
-  cleave_status status = join_outputs(o.name, copy, outputs, n, &graphs_of_outputs, error);
+  cleave_status status = join_outputs(o.name, copy, outputs, n, &output_graph_list, error);
   if (status == CLEAVE_OK)
-    status = load_all(runtime, &o, clv_steal(&copy), &graphs_of_outputs, ret_module, error);
-  free_output_graphs(&graphs_of_outputs);
+    status = load_with_output_modules(runtime, &o, clv_steal(&copy), &output_graph_list, ret_module,
+                                      error);
+  free_output_graphs(&output_graph_list);
   return status;
 }
 

@@ -33,9 +33,9 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
     return api_fail(error, CLV_PRECONDITION, "module '%s' was never called", module->name);
   TRY_API(api_send_step_at(optimizer, c, module, ahead, position, keep, error));
   api_context_use_module(c, module);
-  c->has_stepped[module->index] = c->has_step_at[module->index] = true;
+  c->has_stepped[module->index] = c->has_stepped_at_position[module->index] = true;
   module->weights_version++;
-  if (ret_lr) *ret_lr = api_rate_after_steps(optimizer, ahead);
+  if (ret_lr) *ret_lr = api_learning_rate_after_steps(optimizer, ahead);
   return CLEAVE_OK;
 }
 
@@ -74,7 +74,7 @@ cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t de
     return (cleave_status)err.code;
   }
   clv_link_get_counts(link, &now);
-  clv_link_counts *last_counts = &p->last_counts;
+  clv_link_counts *last_counts = &p->last_link_counts;
   ret->round_trip_s = (double)ns * 1e-9;
   ret->up_bytes_s = bytes_per_second(now.peer_received_bytes - last_counts->peer_received_bytes,
                                      now.peer_receiving_ns - last_counts->peer_receiving_ns);
@@ -96,13 +96,14 @@ static bool read_event(const cleave_runtime *rt, const api_peer *from, const int
                        int64_t clock_ahead_ns, cleave_event *ret) {
   int64_t kind = row[CLV_TRACE_KIND], module = row[CLV_TRACE_MODULE];
   if (kind <= CLV_TRACE_NONE || kind >= CLV_TRACE_KINDS) return false;
-  bool is_of_module = kind <= CLV_TRACE_STEP;
+  bool is_module_event = kind <= CLV_TRACE_STEP;
   const cleave_module *m = module >= 0 && module < rt->n_modules ? rt->modules[module] : NULL;
-  if (is_of_module && !(m && m->node == from->index)) return false;
-  if (is_of_module && m->output_of[0]) return false; /* an output module, not one of the program */
+  if (is_module_event && !(m && m->node == from->index)) return false;
+  /* an output module, not one of the program */
+  if (is_module_event && m->output_owner_name[0]) return false;
   *ret = (cleave_event){.kind = (cleave_event_kind)kind,
                         .node = from->index,
-                        .module = is_of_module ? m : NULL,
+                        .module = is_module_event ? m : NULL,
                         .call = (uint32_t)row[CLV_TRACE_MICRO],
                         .begin_ns = (uint64_t)row[CLV_TRACE_BEGIN] - (uint64_t)clock_ahead_ns,
                         .end_ns = (uint64_t)row[CLV_TRACE_END] - (uint64_t)clock_ahead_ns,

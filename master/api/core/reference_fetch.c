@@ -14,11 +14,11 @@ cleave_status api_fetch_begin(cleave_runtime *rt, api_arguments *a, api_future *
                               cleave_error *error) {
   api_value *v;
   TRY_API(api_find_value(rt, a->reference, &v, error));
-  if (v->kept_ref) return rt->kept_ops->fetch(rt, v->kept_ref, f, error);
+  if (v->kept_ref) return rt->kept_ops->begin_fetch(rt, v->kept_ref, f, error);
   TRY_API(api_deliver_value(rt, v, 0, false, error));
   f->value = v;
   f->context = v->context;
-  snprintf(f->subject, sizeof f->subject, "%s", v->module ? v->module->name : "a leaf");
+  snprintf(f->subject_name, sizeof f->subject_name, "%s", v->module ? v->module->name : "a leaf");
   return CLEAVE_OK;
 }
 
@@ -75,10 +75,10 @@ cleave_status cleave_reference_release(cleave_runtime *runtime, cleave_reference
   LOCKED(runtime);
   TRY_API(api_find_value(runtime, reference, &v, error));
   v->is_released = true;
-  if (v->context->n_unconfirmed_kept)
+  if (v->context->n_unconfirmed_kept_values)
     /* not freed now, because the owner may not have it yet; its context frees it */
     return CLEAVE_OK;
   if (v->needs_grad) return CLEAVE_OK;
-  v->next_needed = NULL;
-  return api_drop_at_nodes(runtime, v, error);
+  v->next_in_list = NULL;
+  return api_drop_values_at_nodes(runtime, v, error);
 }

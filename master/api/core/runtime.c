@@ -18,37 +18,37 @@ uint64_t api_now(const cleave_runtime *rt) { return clv_clock_now(&rt->platform.
 
 clv_code api_fill_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) {
   const api_platform *w = &rt->platform;
-  return w->random_bytes ? w->random_bytes(w->user, ret, len, err)
-                         : clv_random_bytes(ret, len, err);
+  return w->fill_random_bytes ? w->fill_random_bytes(w->user, ret, len, err)
+                              : clv_random_bytes(ret, len, err);
 }
 
 /* Returns the total time for which the clock of the deadlines has been stopped by outages. */
-static uint64_t time_in_outages(const cleave_runtime *rt) {
+static uint64_t sum_outage_ns(const cleave_runtime *rt) {
   return rt->total_outage_ns + (rt->outage_since_ns ? api_now(rt) - rt->outage_since_ns : 0);
 }
 
 uint64_t api_deadline_ns(const cleave_runtime *rt, uint64_t deadline_ms) {
   uint64_t ms = deadline_ms ? deadline_ms : rt->deadline_ms;
-  return api_now(rt) - time_in_outages(rt) + CLV_MIN(ms, UINT64_C(1) << 40) * 1000000u;
+  return api_now(rt) - sum_outage_ns(rt) + CLV_MIN(ms, UINT64_C(1) << 40) * 1000000u;
 }
 
-uint64_t api_time_of_deadline(const cleave_runtime *rt, uint64_t until_ns) {
-  uint64_t outages = time_in_outages(rt);
-  return until_ns < UINT64_MAX - outages ? until_ns + outages : UINT64_MAX;
+uint64_t api_deadline_monotonic_ns(const cleave_runtime *rt, uint64_t until_ns) {
+  uint64_t total_outage_ns = sum_outage_ns(rt);
+  return until_ns < UINT64_MAX - total_outage_ns ? until_ns + total_outage_ns : UINT64_MAX;
 }
 
-static bool has_link(const api_peer *p) { return !api_is_lost(p) && p->link; }
+static bool has_link(const api_peer *p) { return !api_is_peer_lost(p) && p->link; }
 
 /* Returns true if the worker has reported that it mends a link to another worker. A report is valid
  * for limits.lease, because a link between workers ends after this time without a connection. */
 static bool reports_outage(const cleave_runtime *rt, api_peer *p) {
-  uint64_t now = api_now(rt);
+  uint64_t now_ns = api_now(rt);
   if (!has_link(p) || !clv_link_is_peer_mending(p->link))
     p->mending_since_ns = 0;
   else if (!p->mending_since_ns)
-    p->mending_since_ns = now;
+    p->mending_since_ns = now_ns;
   return p->mending_since_ns &&
-         now - p->mending_since_ns < rt->config->limits.lease_ms * UINT64_C(1000000);
+         now_ns - p->mending_since_ns < rt->config->limits.lease_ms * UINT64_C(1000000);
 }
 
 static bool is_any_link_mending(const cleave_runtime *rt) {
@@ -60,9 +60,9 @@ static bool is_any_link_mending(const cleave_runtime *rt) {
   return is_mending;
 }
 
-void api_ask_about_outages(cleave_runtime *rt, bool all) {
+void api_ask_about_outages(cleave_runtime *rt, bool all_workers) {
   for (uint32_t i = 1; i < rt->n_peers; i++)
-    if (has_link(&rt->peers[i]) && (all || rt->peers[i].mending_since_ns))
+    if (has_link(&rt->peers[i]) && (all_workers || rt->peers[i].mending_since_ns))
       clv_link_ping_async(rt->peers[i].link);
 }
 
@@ -74,25 +74,26 @@ static uint64_t longest_peer_timeout_ns(const cleave_runtime *rt) {
   return ms * 1000000u;
 }
 
-void api_note_outage(cleave_runtime *rt) {
+void api_update_outage_clock(cleave_runtime *rt) {
   bool is_mending = is_any_link_mending(rt);
   if (is_mending && !rt->outage_since_ns) {
     rt->outage_since_ns = api_now(rt);
   } else if (!is_mending && rt->outage_since_ns) {
     /* the link was silent before its loss was noticed */
-    rt->total_outage_ns = time_in_outages(rt) + longest_peer_timeout_ns(rt);
+    rt->total_outage_ns = sum_outage_ns(rt) + longest_peer_timeout_ns(rt);
     rt->outage_since_ns = 0;
   }
 }
 
 void api_wake(cleave_runtime *rt) {
-  pthread_cond_broadcast(&rt->changed_cond);
-  if (!rt->n_awaiting) pthread_cond_signal(&rt->parked_cond);
+  pthread_cond_broadcast(&rt->state_changed_cond);
+  if (!rt->n_awaiting_threads) pthread_cond_signal(&rt->futures_thread_cond);
   if (rt->node && !rt->has_node_thread) clv_node_interrupt(rt->node);
 }
 
 bool api_is_deadline_over(const cleave_runtime *rt, uint64_t until_ns) {
-  return api_now(rt) >= CLV_MAX(api_time_of_deadline(rt, until_ns), rt->deadlines_paused_until_ns);
+  return api_now(rt) >=
+         CLV_MAX(api_deadline_monotonic_ns(rt, until_ns), rt->deadlines_paused_until_ns);
 }
 
 void api_add_job(cleave_runtime *rt, const api_job *job) {
@@ -123,11 +124,11 @@ void cleave_get_link_totals(cleave_runtime *runtime, cleave_link_totals *ret_tot
     const api_peer *p = &runtime->peers[i];
     clv_link_counts c = {0};
     if (p->link) clv_link_get_counts(p->link, &c);
-    ret_totals->bytes_up += p->bytes_up + c.bytes_out;
-    ret_totals->bytes_down += p->bytes_down + c.bytes_in;
+    ret_totals->bytes_up += p->closed_links_bytes_sent + c.bytes_out;
+    ret_totals->bytes_down += p->closed_links_bytes_received + c.bytes_in;
   }
 }
-API_OLD_NAME(cleave_count, cleave_get_link_totals);
+API_DEPRECATED_ALIAS(cleave_count, cleave_get_link_totals);
 
 const char *cleave_node_name(const cleave_runtime *runtime, uint32_t node) {
   return runtime && node < runtime->n_peers ? runtime->peers[node].name : NULL;

@@ -27,7 +27,7 @@ static void report_leaks(cleave_runtime *rt, cleave_leaks *l) {
   }
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     const cleave_module *m = rt->modules[i];
-    if (!m || m->is_released || m->output_of[0]) continue;
+    if (!m || m->is_released || m->output_owner_name[0]) continue;
     l->modules++;
     api_add_leak(l, "module '%s' at %s\n", m->name, rt->peers[m->node].name);
   }
@@ -37,24 +37,24 @@ static void report_leaks(cleave_runtime *rt, cleave_leaks *l) {
     api_add_leak(l, "optimiser of '%s' and %zu more modules\n", o->modules[0]->name,
                  o->n_modules - 1);
   }
-  if (rt->kept_ops) rt->kept_ops->report(rt, l);
+  if (rt->kept_ops) rt->kept_ops->report_leaks(rt, l);
   api_futures_report_leaks(rt, l);
 }
 
 /* Returns the id of an open context; 0: none is left. Waits for contexts that are ending. */
-static uint64_t find_open_context(cleave_runtime *rt, uint64_t until_ns) {
+static uint64_t find_open_context_id(cleave_runtime *rt, uint64_t until_ns) {
   LOCKED(rt);
   rt->n_end_waiters++; /* never decremented, because the runtime is freed afterwards */
   for (bool is_any_ending = true; is_any_ending;) {
     size_t at = 0;
-    uint64_t due = api_futures_advance(rt);
+    uint64_t due_ns = api_futures_advance(rt);
     is_any_ending = false;
     for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
       if (c->state == API_CONTEXT_OPEN) return c->id;
       is_any_ending |= c->state <= API_CONTEXT_ENDING;
     }
     is_any_ending = is_any_ending && !api_is_deadline_over(rt, until_ns) && !api_is_interrupted(rt);
-    if (is_any_ending) (void)api_sleep(rt, CLV_MIN(due, until_ns));
+    if (is_any_ending) (void)api_sleep(rt, CLV_MIN(due_ns, until_ns));
   }
   return 0;
 }
@@ -63,7 +63,7 @@ static uint64_t find_open_context(cleave_runtime *rt, uint64_t until_ns) {
  * the callback. */
 static cleave_status begin_closing(cleave_runtime *rt, cleave_error *error) {
   LOCKED(rt);
-  if (rt->futures_state->is_calling_back &&
+  if (rt->futures_state->is_callback_running &&
       pthread_equal(rt->futures_state->callback_thread, pthread_self()))
     return api_fail(error, CLV_PRECONDITION, "cleave_close is called by a callback of a future");
   rt->futures_state->is_closing = true;
@@ -73,8 +73,8 @@ static cleave_status begin_closing(cleave_runtime *rt, cleave_error *error) {
 static cleave_status close_contexts(cleave_runtime *rt, uint64_t deadline_ms, cleave_error *error) {
   cleave_status status = CLEAVE_OK;
   cleave_error why;
-  uint64_t until = api_deadline_ns(rt, deadline_ms);
-  for (uint64_t id; !api_is_interrupted(rt) && (id = find_open_context(rt, until)) != 0;) {
+  uint64_t until_ns = api_deadline_ns(rt, deadline_ms);
+  for (uint64_t id; !api_is_interrupted(rt) && (id = find_open_context_id(rt, until_ns)) != 0;) {
     cleave_context c = {id};
     if (cleave_context_close(rt, c, deadline_ms, &why) != CLEAVE_OK && status == CLEAVE_OK) {
       status = why.status;

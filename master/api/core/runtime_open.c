@@ -30,7 +30,7 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
                         .wait_user = rt->platform.user,
                         .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
   TRY(clv_node_new(&o, &rt->node, &err));
-  if (rt->single_thread) return CLEAVE_OK;
+  if (rt->is_single_threaded) return CLEAVE_OK;
   if (pthread_create(&rt->node_thread, NULL, run_node_thread, rt->node) != 0)
     return api_fail(error, CLV_EXHAUSTED, "no thread for the master's own node");
   rt->has_node_thread = true;
@@ -40,10 +40,10 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
 /* ---- opening a runtime ----------------------------------------------------------------------- */
 
 bool api_is_worker_wanted(const cleave_options *o, const char *worker) {
-  bool is_wanted = !o->workers;
-  for (size_t i = 0; !is_wanted && i < o->n_workers; i++)
-    is_wanted = strcmp(o->workers[i], worker) == 0;
-  return is_wanted;
+  bool is_worker_wanted = !o->workers;
+  for (size_t i = 0; !is_worker_wanted && i < o->n_workers; i++)
+    is_worker_wanted = strcmp(o->workers[i], worker) == 0;
+  return is_worker_wanted;
 }
 
 static cleave_status check_worker_names(const cleave_runtime *rt, const cleave_options *o,
@@ -60,13 +60,13 @@ static cleave_status check_worker_names(const cleave_runtime *rt, const cleave_o
 static cleave_status set_session_ids(cleave_runtime *rt, cleave_error *error) {
   const clv_session_config *c = rt->config;
   rt->seed = c->train.seed.key;
-  rt->session = (clv_wire_id){0};
+  rt->session_id = (clv_wire_id){0};
   rt->cannot_resume = !c->attempt.attempt_number;
   rt->epoch = rt->cannot_resume ? 1 : c->attempt.attempt_number;
-  memcpy(&rt->session, c->attempt.session_id, sizeof rt->session);
+  memcpy(&rt->session_id, c->attempt.session_id, sizeof rt->session_id);
   if (!c->train.seed.is_given && !c->train.seed.is_drawn)
     TRY(api_fill_random(rt, &rt->seed, sizeof rt->seed, &err));
-  if (rt->cannot_resume) TRY(api_fill_random(rt, &rt->session, sizeof rt->session, &err));
+  if (rt->cannot_resume) TRY(api_fill_random(rt, &rt->session_id, sizeof rt->session_id, &err));
   return CLEAVE_OK;
 }
 
@@ -99,7 +99,7 @@ static cleave_status fill_runtime(cleave_runtime *rt, const cleave_options *o,
   const clv_session_config *c = rt->config;
   rt->deadline_ms = o->deadline_ms ? o->deadline_ms : c->limits.step_timeout_ms;
   rt->sends_directly = c->transfer == CLV_TRANSFER_DIRECT;
-  rt->via_master = o->via_master;
+  rt->sends_via_master = o->via_master;
   TRY_API(list_peers(rt, o, error));
   TRY_API(check_worker_names(rt, o, error));
   TRY(clv_pool_new((size_t)64 << 30, 1u << 20, &rt->pool, &err));
@@ -110,7 +110,7 @@ static cleave_status fill_runtime(cleave_runtime *rt, const cleave_options *o,
   TRY_API(set_session_ids(rt, error));
   rt->worker_log_limiter.report_dropped = api_on_suppressed_logs;
   rt->worker_log_limiter.user = rt;
-  rt->single_thread = o->single_thread;
+  rt->is_single_threaded = o->single_thread;
   rt->may_send = o->may_send;
   rt->on_event = o->on_event;
   rt->on_notice = (clv_notifier){o->on_notice, o->user};
@@ -133,19 +133,19 @@ cleave_status api_open_on_platform(const api_platform *platform, const clv_sessi
   rt->config = config;
   rt->platform = *platform;
   /* recursive, because a link that ends during a send calls on_closed on the sending thread */
-  pthread_mutexattr_t recursive_attr;
-  pthread_mutexattr_init(&recursive_attr);
-  pthread_mutexattr_settype(&recursive_attr, PTHREAD_MUTEX_RECURSIVE);
-  pthread_mutex_init(&rt->lock, &recursive_attr);
-  pthread_mutexattr_destroy(&recursive_attr);
-  pthread_condattr_t monotonic_attr;
-  pthread_condattr_init(&monotonic_attr);
-  pthread_condattr_setclock(&monotonic_attr, CLOCK_MONOTONIC);
-  pthread_cond_init(&rt->changed_cond, &monotonic_attr);
-  pthread_cond_init(&rt->parked_cond, &monotonic_attr);
-  pthread_condattr_destroy(&monotonic_attr);
-  rt->interrupted = o.interrupted;
-  rt->refused_ms = o.refused_ms;
+  pthread_mutexattr_t recursive_mutex_attr;
+  pthread_mutexattr_init(&recursive_mutex_attr);
+  pthread_mutexattr_settype(&recursive_mutex_attr, PTHREAD_MUTEX_RECURSIVE);
+  pthread_mutex_init(&rt->lock, &recursive_mutex_attr);
+  pthread_mutexattr_destroy(&recursive_mutex_attr);
+  pthread_condattr_t monotonic_cond_attr;
+  pthread_condattr_init(&monotonic_cond_attr);
+  pthread_condattr_setclock(&monotonic_cond_attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&rt->state_changed_cond, &monotonic_cond_attr);
+  pthread_cond_init(&rt->futures_thread_cond, &monotonic_cond_attr);
+  pthread_condattr_destroy(&monotonic_cond_attr);
+  rt->is_interrupted = o.interrupted;
+  rt->refusal_timeout_ms = o.refused_ms;
   rt->user = o.user;
   CLV_AUTO(api_interruptible_end) api_interruptible waits;
   api_interruptible_begin(rt, &waits);
@@ -171,13 +171,13 @@ cleave_status cleave_open_config(const clv_session_config *config, uint32_t n_bu
 
 /* ---- freeing a runtime ----------------------------------------------------------------------- */
 
-static void free_lists(cleave_runtime *rt) {
-  for (api_value *v = rt->free_values, *next; v; v = next) {
+static void free_record_lists(cleave_runtime *rt) {
+  for (api_value *v = rt->value_free_list, *next; v; v = next) {
     next = v->older_value;
     free(v->contributions);
     free(v);
   }
-  for (api_context *c = rt->free_contexts, *next; c; c = next) {
+  for (api_context *c = rt->context_free_list, *next; c; c = next) {
     next = c->next;
     free(c);
   }
@@ -206,9 +206,9 @@ void api_runtime_free(cleave_runtime *rt) {
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL; at = 0)
     api_context_free(rt, c);
-  if (rt->kept_ops) rt->kept_ops->free(rt);
+  if (rt->kept_ops) rt->kept_ops->free_refs(rt);
   if (rt->gate.free_owner) rt->gate.free_owner(rt->gate.owner);
-  free_lists(rt);
+  free_record_lists(rt);
   api_id_table_free(&rt->values);
   api_id_table_free(&rt->contexts);
   api_futures_free(rt);
@@ -217,8 +217,8 @@ void api_runtime_free(cleave_runtime *rt) {
   clv_session_config_free(rt->own_config);
   free(rt->peers);
   free(rt->call_groups);
-  pthread_cond_destroy(&rt->parked_cond);
-  pthread_cond_destroy(&rt->changed_cond);
+  pthread_cond_destroy(&rt->futures_thread_cond);
+  pthread_cond_destroy(&rt->state_changed_cond);
   pthread_mutex_destroy(&rt->lock);
   free(rt);
 }

@@ -9,21 +9,21 @@
 #include "master/api/api.h"
 
 /* Returns the path of a stage's weights, a file or a folder; NULL: it has none. */
-static const char *weights_path_of(const clv_stage_spec *s) {
+static const char *find_weights_path(const clv_stage_spec *s) {
   return s->weights_folder ? s->weights_folder : s->weights_file;
 }
 
 /* True if an earlier stage takes its weights from the same path. */
-static bool is_checked_before(const clv_session_config *c, size_t stage) {
-  for (size_t i = 0; i < stage; i++) {
-    const char *place = weights_path_of(&c->stages[i]);
-    if (place && strcmp(place, weights_path_of(&c->stages[stage])) == 0) return true;
+static bool is_artifact_checked_before(const clv_session_config *c, size_t stage_index) {
+  for (size_t i = 0; i < stage_index; i++) {
+    const char *place = find_weights_path(&c->stages[i]);
+    if (place && strcmp(place, find_weights_path(&c->stages[stage_index])) == 0) return true;
   }
   return false;
 }
 
-static clv_code digest_of(const clv_session_config *c, const clv_stage_spec *s, clv_sha256 *ret,
-                          clv_err *err) {
+static clv_code find_weights_digest(const clv_session_config *c, const clv_stage_spec *s,
+                                    clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err why;
@@ -41,7 +41,7 @@ static clv_code digest_of(const clv_session_config *c, const clv_stage_spec *s, 
 static clv_code compare_with_artifacts(const clv_session_config *c, const clv_stage_spec *s,
                                        const clv_wire_hello_reply *h, clv_err *err) {
   clv_sha256 digest;
-  CLV_TRY(digest_of(c, s, &digest, err));
+  CLV_TRY(find_weights_digest(c, s, &digest, err));
   for (uint32_t i = 0; i < h->n_artifacts; i++) {
     if (memcmp(&digest, &h->artifacts[i].sha256, sizeof digest) != 0) continue;
     clv_session_fail_at(c, s->weights_pos, err,
@@ -58,7 +58,7 @@ clv_code cleave_secrets_check(const clv_session_config *c, const clv_wire_hello_
                               clv_err *err) {
   for (size_t i = 0; h->n_artifacts && i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
-    if (s->weights_secret && weights_path_of(s) && !is_checked_before(c, i))
+    if (s->weights_secret && find_weights_path(s) && !is_artifact_checked_before(c, i))
       CLV_TRY(compare_with_artifacts(c, s, h, err));
   }
   return CLV_OK;

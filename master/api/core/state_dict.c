@@ -30,10 +30,10 @@ static cleave_status fill_state(const api_state_item *items, uint32_t n, cleave_
   return CLEAVE_OK;
 }
 
-cleave_status api_state_result(const api_future *f, void *ret, cleave_error *error) {
+cleave_status api_copy_state_result(const api_future *f, void *ret, cleave_error *error) {
   cleave_state *to = ret;
   cleave_state state = {0};
-  cleave_status status = fill_state(f->items, f->request.count, &state, error);
+  cleave_status status = fill_state(f->items, f->request.n_items_expected, &state, error);
   if (status == CLEAVE_OK && f->state_kind == CLV_STATE_WEIGHTS)
     status = api_note_read_values(f, state.items, state.n, error);
   if (status == CLEAVE_OK)
@@ -45,9 +45,9 @@ cleave_status api_state_result(const api_future *f, void *ret, cleave_error *err
 
 /* ---- reading state --------------------------------------------------------------------------- */
 
-/* Phases of an operation on state (api_future.phase): it waits for a pending step; its request has
- * been sent. */
-enum { WAITS_FOR_STEP, REQUEST_SENT };
+/* States of an operation on state (api_future.operation_state): it waits for a pending step; its
+ * request has been sent. */
+enum { WAITS_FOR_STEP, REQUEST_IS_SENT };
 
 /* Begins to read state. When this returns, the module is at its node; the operation waits for
  * pending steps later. */
@@ -58,61 +58,62 @@ cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *
   f->module = m;
   f->runtime = rt;
   f->state_kind = (clv_state_kind)a->kind;
-  snprintf(f->subject, sizeof f->subject, "%s", name ? name : m->name);
+  snprintf(f->subject_name, sizeof f->subject_name, "%s", name ? name : m->name);
   if (name) TRY_API(api_check_weight(m, name, NULL, error));
   TRY_API(api_module_place(m, false, f->deadline_ms, error));
   TRY_API(api_check_no_pending_backward(rt, error));
-  f->request.item_name = name ? f->subject : NULL;
-  f->request.count = name ? 0 : (uint32_t)cleave_state_count(m, a->kind);
-  if (!name) TRY(clv_alloc(f->request.count, sizeof *f->items, &f->items, &err));
-  f->n_items = f->request.count;
+  f->request.item_name = name ? f->subject_name : NULL;
+  f->request.n_items_expected = name ? 0 : (uint32_t)cleave_state_count(m, a->kind);
+  if (!name) TRY(clv_alloc(f->request.n_items_expected, sizeof *f->items, &f->items, &err));
+  f->n_items = f->request.n_items_expected;
   /* the worker may leave out the frozen parameters of its artifact */
-  f->request.may_have_fewer = !name && m->artifact;
+  f->request.may_have_fewer_items = !name && m->artifact_name;
   f->request.items = f->items;
-  api_module_add_kept(m);
+  api_module_add_kept_ref(m);
   return CLEAVE_OK;
 }
 
 /* Drops the future's use of its module. */
 void api_state_free_work(cleave_runtime *rt, api_future *f) {
   (void)rt;
-  api_module_remove_kept(f->module);
+  api_module_remove_kept_ref(f->module);
   f->module = NULL;
 }
 
-static cleave_status take_read_result(cleave_runtime *rt, api_future *f, cleave_error *error) {
+static cleave_status store_read_result(cleave_runtime *rt, api_future *f, cleave_error *error) {
   const cleave_module *m = f->module;
   const char *name = f->request.item_name;
   if (!name) {
     TRY_API(api_take_deferred_error(
         rt, error)); /* the node has answered all earlier messages, failed steps included */
-    return api_state_check_items(m, (cleave_state_kind)f->state_kind, f->items, f->request.count,
-                                 error);
+    return api_state_check_items(m, (cleave_state_kind)f->state_kind, f->items,
+                                 f->request.n_items_expected, error);
   }
   TRY_API(api_state_check_item(m, name, f->request.item_tensor, error));
   f->tensor = clv_steal(&f->request.item_tensor);
   if (f->tensor) return CLEAVE_OK;
-  if (m->artifact)
+  if (m->artifact_name)
     return api_fail(
         error, CLV_DENIED,
         "'%s' does not give out '%s' of its artifact '%s' (artifacts.%s.readable in its "
         "worker.yaml)",
-        cleave_module_node(m), name, m->artifact, m->artifact);
+        cleave_module_node(m), name, m->artifact_name, m->artifact_name);
   return api_fail(error, CLV_BAD_ANSWER, "'%s' did not send '%s'", cleave_module_node(m), name);
 }
 
 void api_state_advance(cleave_runtime *rt, api_future *f) {
   api_state_request *r = &f->request;
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->phase == WAITS_FOR_STEP && (rt->undecided_context || f->module->state == MODULE_PLACING))
+  if (f->operation_state == WAITS_FOR_STEP &&
+      (rt->undecided_context || f->module->state == MODULE_PLACING))
     return;
-  if (f->phase == WAITS_FOR_STEP)
+  if (f->operation_state == WAITS_FOR_STEP)
     why.status = api_state_send_get(f->module, f->state_kind, 0, r, &why);
-  f->phase = REQUEST_SENT;
+  f->operation_state = REQUEST_IS_SENT;
   if (why.status == CLEAVE_OK && r->has_failed) why = r->failure;
   if (why.status == CLEAVE_OK) {
-    if (!r->is_answered || r->n_received < r->count) return;
-    (void)take_read_result(rt, f, &why);
+    if (!r->is_answered || r->n_items_received < r->n_items_expected) return;
+    (void)store_read_result(rt, f, &why);
   }
   api_state_free_work(rt, f);
   api_future_finish(rt, f, &why);
@@ -121,13 +122,13 @@ void api_state_advance(cleave_runtime *rt, api_future *f) {
 void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->module;
   char silence_text[200];
-  if (rt->undecided_context && f->phase == WAITS_FOR_STEP) {
+  if (rt->undecided_context && f->operation_state == WAITS_FOR_STEP) {
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
              rt->undecided_context->name);
     return;
   }
   api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s",
-           f->request.item_name ? f->subject : "the state", m->name, rt->peers[m->node].name,
+           f->request.item_name ? f->subject_name : "the state", m->name, rt->peers[m->node].name,
            api_describe_silence(rt, silence_text, sizeof silence_text));
   api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
@@ -166,19 +167,19 @@ cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_fu
   f->items = clv_steal(&a->items);
   f->n_items = a->n;
   f->state_kind = (clv_state_kind)a->kind;
-  snprintf(f->subject, sizeof f->subject, "%s", m->name);
+  snprintf(f->subject_name, sizeof f->subject_name, "%s", m->name);
   TRY_API(api_module_place(m, false, f->deadline_ms, error));
   TRY_API(api_check_no_pending_backward(rt, error));
-  api_module_add_kept(m);
+  api_module_add_kept_ref(m);
   f->module = m;
   return CLEAVE_OK;
 }
 
 void api_state_write_advance(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->phase == WAITS_FOR_STEP) {
+  if (f->operation_state == WAITS_FOR_STEP) {
     if (rt->undecided_context || f->module->state == MODULE_PLACING) return;
-    f->phase = REQUEST_SENT;
+    f->operation_state = REQUEST_IS_SENT;
     why.status = api_check_module_present(f->module, &why);
     if (why.status == CLEAVE_OK)
       why.status =
@@ -193,7 +194,7 @@ void api_state_write_advance(cleave_runtime *rt, api_future *f) {
 void api_state_write_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->module;
   char silence_text[200];
-  if (rt->undecided_context && f->phase == WAITS_FOR_STEP) {
+  if (rt->undecided_context && f->operation_state == WAITS_FOR_STEP) {
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
              rt->undecided_context->name);
     return;

@@ -8,7 +8,7 @@
 
 #include "master/api/core/core_int.h"
 
-enum { NAME_BYTES = CLV_WIRE_NAME + 1 };
+enum { ITEM_NAME_BYTES = CLV_WIRE_NAME + 1 };
 
 void cleave_state_list_done(cleave_state_list *l) {
   if (!l) return;
@@ -17,17 +17,18 @@ void cleave_state_list_done(cleave_state_list *l) {
   *l = (cleave_state_list){0};
 }
 
-static void add_item(cleave_state_list *l, const char *name, const char *moment, clv_dtype dtype,
-                     const clv_shape *shape) {
-  char *at = l->names + l->n * NAME_BYTES;
-  snprintf(at, NAME_BYTES, "%s%s%s", name, moment ? "." : "", moment ? moment : "");
+static void append_item(cleave_state_list *l, const char *name, const char *moment_name,
+                        clv_dtype dtype, const clv_shape *shape) {
+  char *at = l->names + l->n * ITEM_NAME_BYTES;
+  snprintf(at, ITEM_NAME_BYTES, "%s%s%s", name, moment_name ? "." : "",
+           moment_name ? moment_name : "");
   l->items[l->n++] = (clv_weights_want){at, dtype, *shape, false};
 }
 
 /* Lists the optimiser moments of all parameters, under the names that an optimiser of these
  * settings uses. */
-static cleave_status add_moments(const cleave_module *m, cleave_state_list *l,
-                                 cleave_error *error) {
+static cleave_status append_moments(const cleave_module *m, cleave_state_list *l,
+                                    cleave_error *error) {
   CLV_AUTO(clv_optim_freep) clv_optim *of = NULL;
   clv_optim_config groups[CLV_OPTIM_MAX_GROUPS];
   for (uint32_t i = 0; i < m->n_groups; i++) groups[i] = m->groups[i]->optim;
@@ -36,9 +37,9 @@ static cleave_status add_moments(const cleave_module *m, cleave_state_list *l,
     for (int i = 0; i < m->params->n; i++) {
       const clv_param *p = &m->params->list[i];
       if (p->trainable && !p->is_fixed)
-        add_item(l, p->name, clv_optim_moment_name(of, k), CLV_F32, &p->shape);
+        append_item(l, p->name, clv_optim_moment_name(of, k), CLV_F32, &p->shape);
     }
-  add_item(l, "step", NULL, CLV_I64, &(clv_shape){0});
+  append_item(l, "step", NULL, CLV_I64, &(clv_shape){0});
   return CLEAVE_OK;
 }
 
@@ -46,11 +47,11 @@ cleave_status cleave_state_list_of(const cleave_module *m, cleave_state_kind kin
                                    cleave_state_list *ret, cleave_error *error) {
   size_t n = cleave_state_count(m, kind);
   TRY(clv_alloc(n, sizeof *ret->items, &ret->items, &err));
-  TRY(clv_alloc(n, NAME_BYTES, &ret->names, &err));
-  if (kind == CLEAVE_STATE_OPTIMIZER) return n ? add_moments(m, ret, error) : CLEAVE_OK;
+  TRY(clv_alloc(n, ITEM_NAME_BYTES, &ret->names, &err));
+  if (kind == CLEAVE_STATE_OPTIMIZER) return n ? append_moments(m, ret, error) : CLEAVE_OK;
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
-    add_item(ret, p->name, NULL, p->dtype, &p->shape);
+    append_item(ret, p->name, NULL, p->dtype, &p->shape);
   }
   return CLEAVE_OK;
 }

@@ -12,15 +12,15 @@
 #include "master/api/core/incarnations_int.h"
 
 /* A piece has MAX_PIECE_BYTES. At the end of an item, smaller pieces have a half or a quarter of
- * it, and only what is less than MIN_HALVED_BYTES has another size, so that the pool keeps tensors
- * of few sizes. */
-enum { MAX_PIECE_BYTES = 256 << 10, MIN_HALVED_BYTES = 64 << 10, MAX_REQUESTS = 64 };
+ * it, and only what is less than MIN_HALVED_PIECE_BYTES has another size, so that the pool keeps
+ * tensors of few sizes. */
+enum { MAX_PIECE_BYTES = 256 << 10, MIN_HALVED_PIECE_BYTES = 64 << 10, MAX_PIECES_IN_FLIGHT = 64 };
 /* Limits in bytes of the window, the bytes in flight. It is 1 / WINDOW_DIVISOR of all bytes. */
-enum { MIN_WINDOW = 2 << 20, MAX_WINDOW = 16 << 20, WINDOW_DIVISOR = 32 };
+enum { MIN_WINDOW_BYTES = 2 << 20, MAX_WINDOW_BYTES = 16 << 20, WINDOW_DIVISOR = 32 };
 
-/* A piece in flight: bytes offset..offset + length - 1 of items[item]. */
+/* A piece in flight: bytes offset..offset + length - 1 of items[item_index]. */
 typedef struct piece {
-  size_t item;
+  size_t item_index;
   uint64_t offset;
   size_t length;
   api_state_request request;
@@ -33,13 +33,14 @@ typedef struct transfer {
   cleave_module *m;
   cleave_state_kind kind;
   const clv_weights_want *items; /* [n] items to move */
-  size_t n, bytes;               /* n: number of items; bytes: size of items[item] */
+  size_t n, item_bytes;          /* n: number of items; item_bytes: size of items[item_index] */
   /* most bytes that may be in flight, and the bytes in flight */
   size_t max_bytes_in_flight, bytes_in_flight;
-  size_t item;                      /* index of the item that the next piece belongs to */
-  uint64_t offset;                  /* byte of the item at which the next piece begins */
-  piece pieces[MAX_REQUESTS];       /* circular list of the pieces in flight */
-  size_t first_request, n_requests; /* index of the oldest piece in flight; number in flight */
+  size_t item_index;                  /* index of the item that the next piece belongs to */
+  uint64_t offset;                    /* byte of the item at which the next piece begins */
+  piece pieces[MAX_PIECES_IN_FLIGHT]; /* circular list of the pieces in flight */
+  /* index of the oldest piece in flight; number in flight */
+  size_t first_piece, n_pieces_in_flight;
 } transfer;
 
 /* ---- division into pieces -------------------------------------------------------------------- */
@@ -49,18 +50,18 @@ static clv_code compute_item_bytes(const clv_weights_want *w, size_t *ret, clv_e
 }
 
 static size_t next_piece_bytes(const transfer *p) {
-  size_t remaining = p->bytes - (size_t)p->offset, length = MAX_PIECE_BYTES;
-  while (length > remaining && length > MIN_HALVED_BYTES) length /= 2;
-  return CLV_MIN(remaining, length);
+  size_t remaining_bytes = p->item_bytes - (size_t)p->offset, length = MAX_PIECE_BYTES;
+  while (length > remaining_bytes && length > MIN_HALVED_PIECE_BYTES) length /= 2;
+  return CLV_MIN(remaining_bytes, length);
 }
 
-/* Continues with the first item, from index `item` on, that has bytes. */
-static cleave_status skip_to_item(transfer *p, size_t item, cleave_error *error) {
-  p->item = item;
+/* Continues with the first item, from index `item_index` on, that has bytes. */
+static cleave_status skip_to_item(transfer *p, size_t item_index, cleave_error *error) {
+  p->item_index = item_index;
   p->offset = 0;
-  for (p->bytes = 0; p->item < p->n; p->item++) {
-    TRY(compute_item_bytes(&p->items[p->item], &p->bytes, &err));
-    if (p->bytes) break;
+  for (p->item_bytes = 0; p->item_index < p->n; p->item_index++) {
+    TRY(compute_item_bytes(&p->items[p->item_index], &p->item_bytes, &err));
+    if (p->item_bytes) break;
   }
   return CLEAVE_OK;
 }
@@ -68,35 +69,35 @@ static cleave_status skip_to_item(transfer *p, size_t item, cleave_error *error)
 /* Returns the next piece, and adds it to the pieces in flight. NULL: there is none, or the window
  * is full. */
 static piece *next_piece(transfer *p) {
-  size_t length = p->item < p->n ? next_piece_bytes(p) : 0;
-  if (!length || p->n_requests == MAX_REQUESTS ||
-      (p->n_requests && p->bytes_in_flight + length > p->max_bytes_in_flight))
+  size_t length = p->item_index < p->n ? next_piece_bytes(p) : 0;
+  if (!length || p->n_pieces_in_flight == MAX_PIECES_IN_FLIGHT ||
+      (p->n_pieces_in_flight && p->bytes_in_flight + length > p->max_bytes_in_flight))
     return NULL;
-  piece *x = &p->pieces[(p->first_request + p->n_requests) % MAX_REQUESTS];
-  *x = (piece){.item = p->item, .offset = p->offset, .length = length};
+  piece *x = &p->pieces[(p->first_piece + p->n_pieces_in_flight) % MAX_PIECES_IN_FLIGHT];
+  *x = (piece){.item_index = p->item_index, .offset = p->offset, .length = length};
   return x;
 }
 
 static cleave_status advance_transfer(transfer *p, const piece *x, cleave_error *error) {
-  p->n_requests++;
+  p->n_pieces_in_flight++;
   p->bytes_in_flight += x->length;
   p->offset += x->length;
-  return p->offset == p->bytes ? skip_to_item(p, p->item + 1, error) : CLEAVE_OK;
+  return p->offset == p->item_bytes ? skip_to_item(p, p->item_index + 1, error) : CLEAVE_OK;
 }
 
 /* Waits for the answer to the oldest request. */
 static cleave_status await_first_request(transfer *p, cleave_error *error) {
-  piece *x = &p->pieces[p->first_request];
-  return api_state_await(p->m, &x->request, p->items[x->item].name, api_deadline_ns(p->rt, 0),
+  piece *x = &p->pieces[p->first_piece];
+  return api_state_await(p->m, &x->request, p->items[x->item_index].name, api_deadline_ns(p->rt, 0),
                          error);
 }
 
 static void end_first_request(transfer *p) {
-  piece *x = &p->pieces[p->first_request];
+  piece *x = &p->pieces[p->first_piece];
   api_state_request_free(p->rt, &x->request);
   clv_tensor_unref(x->received_item.tensor);
-  p->first_request = (p->first_request + 1) % MAX_REQUESTS;
-  p->n_requests--;
+  p->first_piece = (p->first_piece + 1) % MAX_PIECES_IN_FLIGHT;
+  p->n_pieces_in_flight--;
   p->bytes_in_flight -= x->length;
 }
 
@@ -105,8 +106,9 @@ static size_t choose_max_bytes_in_flight(const clv_weights_want *items, size_t n
   for (size_t i = 0; i < n; i++)
     if (compute_item_bytes(&items[i], &bytes, NULL) != CLV_OK ||
         !clv_add_size(total_bytes, bytes, &total_bytes))
-      return MAX_WINDOW;
-  return CLV_MIN(CLV_MAX(total_bytes / WINDOW_DIVISOR, (size_t)MIN_WINDOW), (size_t)MAX_WINDOW);
+      return MAX_WINDOW_BYTES;
+  return CLV_MIN(CLV_MAX(total_bytes / WINDOW_DIVISOR, (size_t)MIN_WINDOW_BYTES),
+                 (size_t)MAX_WINDOW_BYTES);
 }
 
 static cleave_status begin_transfer(transfer *p, cleave_error *error) {
@@ -115,8 +117,8 @@ static cleave_status begin_transfer(transfer *p, cleave_error *error) {
   TRY_API(skip_to_item(p, 0, error));
   TRY_API(api_module_place(p->m, false, 0, error));
   TRY_API(api_check_no_pending_backward(rt, error));
-  TRY_API(api_await_decision(rt, api_deadline_ns(rt, 0), error));
-  api_module_add_kept(p->m);
+  TRY_API(api_await_step_decision(rt, api_deadline_ns(rt, 0), error));
+  api_module_add_kept_ref(p->m);
   return CLEAVE_OK;
 }
 
@@ -124,18 +126,18 @@ static cleave_status begin_transfer(transfer *p, cleave_error *error) {
  * does not use blocks of these sizes. */
 static void end_transfer(transfer *p) {
   LOCKED(p->rt);
-  while (p->n_requests) end_first_request(p);
-  api_module_remove_kept(p->m);
+  while (p->n_pieces_in_flight) end_first_request(p);
+  api_module_remove_kept_ref(p->m);
   clv_pool_free_unused_tensors(p->rt->pool);
 }
 
 /* Lists a request and sends its packet. Also returns CLEAVE_OK if the link has ended and on_closed
  * was not called yet, because the wait for the answer then returns the reason. */
 static cleave_status send_request(transfer *p, piece *x, clv_packet *packet, cleave_error *error) {
-  x->request.next = p->rt->requests;
-  p->rt->requests = &x->request;
+  x->request.next = p->rt->state_requests;
+  p->rt->state_requests = &x->request;
   cleave_status status = api_send(p->rt, p->m->node, packet, error);
-  bool is_ending = status == CLEAVE_UNAVAILABLE && !api_is_lost(&p->rt->peers[p->m->node]);
+  bool is_ending = status == CLEAVE_UNAVAILABLE && !api_is_peer_lost(&p->rt->peers[p->m->node]);
   return is_ending ? CLEAVE_OK : status;
 }
 
@@ -143,7 +145,7 @@ static cleave_status send_request(transfer *p, piece *x, clv_packet *packet, cle
 
 static cleave_status request_piece(transfer *p, piece *x, cleave_error *error) {
   clv_packet *packet;
-  x->request = (api_state_request){.items = &x->received_item, .count = 1};
+  x->request = (api_state_request){.items = &x->received_item, .n_items_expected = 1};
   x->request.id = ++p->rt->next_id;
   x->request.node = p->m->node;
   TRY_API(api_packet_new(p->rt, CLV_STATE_GET, 0, x->request.id, &packet, error));
@@ -152,7 +154,7 @@ static cleave_status request_piece(transfer *p, piece *x, cleave_error *error) {
   packet->frame.state.piece_offset = x->offset;
   packet->frame.state.piece_length = x->length;
   snprintf(packet->frame.state.item_or_file_name, sizeof packet->frame.state.item_or_file_name,
-           "%s", p->items[x->item].name);
+           "%s", p->items[x->item_index].name);
   return send_request(p, x, packet, error);
 }
 
@@ -160,11 +162,11 @@ static cleave_status check_piece(const transfer *p, const piece *x, cleave_error
   const clv_tensor *t = x->received_item.tensor;
   const char *node = p->rt->peers[p->m->node].name;
   if (t && t->dtype == CLV_U8 && t->bytes == x->length &&
-      strcmp(x->received_item.name, p->items[x->item].name) == 0)
+      strcmp(x->received_item.name, p->items[x->item_index].name) == 0)
     return CLEAVE_OK;
   api_fail(error, CLV_BAD_ANSWER,
            "'%s' sent another piece of '%s' of module '%s' than was asked for", node,
-           p->items[x->item].name, p->m->name);
+           p->items[x->item_index].name, p->m->name);
   api_set_error_node(error, node, p->m->name);
   return CLEAVE_PROTOCOL_VIOLATION;
 }
@@ -180,7 +182,7 @@ static cleave_status receive_piece(transfer *p, piece *ret, clv_tensor **ret_ten
     TRY_API(status);
   }
   TRY_API(await_first_request(p, error));
-  *ret = p->pieces[p->first_request];
+  *ret = p->pieces[p->first_piece];
   TRY_API(check_piece(p, ret, error));
   *ret_tensor = clv_tensor_ref(ret->received_item.tensor);
   end_first_request(p);
@@ -193,7 +195,7 @@ static cleave_status take_piece(transfer *p, cleave_piece_move *take, void *user
   piece x;
   clv_err why;
   TRY_API(receive_piece(p, &x, &t, error));
-  if (take(user, x.item, x.offset, t->data, x.length, &why) == CLV_OK) return CLEAVE_OK;
+  if (take(user, x.item_index, x.offset, t->data, x.length, &why) == CLV_OK) return CLEAVE_OK;
   return api_convert_error(error, &why);
 }
 
@@ -204,7 +206,7 @@ static cleave_status take_all_items(transfer *p, cleave_piece_move *take, void *
     TRY_API(begin_transfer(p, error));
   }
   cleave_status status = CLEAVE_OK;
-  while (status == CLEAVE_OK && (p->n_requests || p->item < p->n))
+  while (status == CLEAVE_OK && (p->n_pieces_in_flight || p->item_index < p->n))
     status = take_piece(p, take, user, error);
   end_transfer(p);
   if (status != CLEAVE_OK) return status;
@@ -215,7 +217,7 @@ static cleave_status take_all_items(transfer *p, cleave_piece_move *take, void *
 
 /* Reads all items at once, from a worker that does not support pieces, and passes them to
  * `take`. */
-static cleave_status take_without_pieces(const transfer *p, cleave_piece_move *take, void *user,
+static cleave_status take_complete_items(const transfer *p, cleave_piece_move *take, void *user,
                                          cleave_error *error) {
   cleave_state all = {0};
   TRY_API(cleave_state_read(p->rt, p->m, p->kind, 0, &all, error));
@@ -245,7 +247,7 @@ static cleave_status put_piece(transfer *p, piece *x, clv_tensor *t, cleave_erro
   packet->frame.state.piece_offset = x->offset;
   packet->frame.state.piece_length = x->length;
   snprintf(packet->frame.state.item_or_file_name, sizeof packet->frame.state.item_or_file_name,
-           "%s", p->items[x->item].name);
+           "%s", p->items[x->item_index].name);
   clv_packet_add_tensor(packet, t);
   p->m->weights_version += p->kind == CLEAVE_STATE_WEIGHTS;
   return send_request(p, x, packet, error);
@@ -253,10 +255,10 @@ static cleave_status put_piece(transfer *p, piece *x, clv_tensor *t, cleave_erro
 
 /* Waits until the window has room, and returns the next piece and a tensor for it. *ret NULL: all
  * pieces were sent. */
-static cleave_status wait_for_room(transfer *p, piece **ret, clv_tensor **ret_tensor,
-                                   cleave_error *error) {
+static cleave_status wait_for_window_space(transfer *p, piece **ret, clv_tensor **ret_tensor,
+                                           cleave_error *error) {
   LOCKED(p->rt);
-  while (!(*ret = next_piece(p)) && p->n_requests) {
+  while (!(*ret = next_piece(p)) && p->n_pieces_in_flight) {
     TRY_API(await_first_request(p, error));
     end_first_request(p);
   }
@@ -266,15 +268,15 @@ static cleave_status wait_for_room(transfer *p, piece **ret, clv_tensor **ret_te
   return CLEAVE_OK;
 }
 
-static cleave_status send_next(transfer *p, cleave_piece_move *give, void *user, bool *ret_more,
-                               cleave_error *error) {
+static cleave_status send_next_piece(transfer *p, cleave_piece_move *give, void *user,
+                                     bool *ret_has_more, cleave_error *error) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   piece *x;
   clv_err why;
-  TRY_API(wait_for_room(p, &x, &t, error));
-  *ret_more = x;
+  TRY_API(wait_for_window_space(p, &x, &t, error));
+  *ret_has_more = x;
   if (!x) return CLEAVE_OK;
-  if (give(user, x->item, x->offset, t->data, x->length, &why) != CLV_OK)
+  if (give(user, x->item_index, x->offset, t->data, x->length, &why) != CLV_OK)
     return api_convert_error(error, &why);
   LOCKED(p->rt);
   cleave_status status = put_piece(p, x, t, error);
@@ -289,8 +291,8 @@ static cleave_status give_all_items(transfer *p, cleave_piece_move *give, void *
     TRY_API(begin_transfer(p, error));
   }
   cleave_status status = CLEAVE_OK;
-  for (bool more = true; more && status == CLEAVE_OK;)
-    status = send_next(p, give, user, &more, error);
+  for (bool has_more = true; has_more && status == CLEAVE_OK;)
+    status = send_next_piece(p, give, user, &has_more, error);
   end_transfer(p);
   return status;
 }
@@ -305,7 +307,7 @@ static cleave_status give_item(const transfer *p, const clv_weights_want *w, con
 }
 
 /* Sends complete items one by one, to a worker that does not support pieces. */
-static cleave_status give_without_pieces(const transfer *p, cleave_piece_move *give, void *user,
+static cleave_status give_complete_items(const transfer *p, cleave_piece_move *give, void *user,
                                          cleave_error *error) {
   for (size_t i = 0; i < p->n; i++) {
     CLV_AUTO(clv_freep) void *data = NULL;
@@ -331,8 +333,8 @@ static cleave_status check_items(const transfer *p, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-static bool has_pieces(const transfer *p) {
-  return !p->m->node || p->rt->peers[p->m->node].has_state_pieces;
+static bool supports_pieces(const transfer *p) {
+  return !p->m->node || p->rt->peers[p->m->node].supports_state_pieces;
 }
 
 /* Checks the items and loads the module at its node. */
@@ -349,8 +351,8 @@ cleave_status cleave_state_take(cleave_runtime *runtime, cleave_module *module,
   TRY(clv_alloc(1, sizeof *p, &p, &err));
   *p = (transfer){.rt = runtime, .m = module, .kind = kind, .items = items, .n = n};
   TRY_API(place_module(p, error));
-  return has_pieces(p) ? take_all_items(p, take, user, error)
-                       : take_without_pieces(p, take, user, error);
+  return supports_pieces(p) ? take_all_items(p, take, user, error)
+                            : take_complete_items(p, take, user, error);
 }
 
 cleave_status cleave_state_give(cleave_runtime *runtime, cleave_module *module,
@@ -360,6 +362,6 @@ cleave_status cleave_state_give(cleave_runtime *runtime, cleave_module *module,
   TRY(clv_alloc(1, sizeof *p, &p, &err));
   *p = (transfer){.rt = runtime, .m = module, .kind = kind, .items = items, .n = n};
   TRY_API(place_module(p, error));
-  return has_pieces(p) ? give_all_items(p, give, user, error)
-                       : give_without_pieces(p, give, user, error);
+  return supports_pieces(p) ? give_all_items(p, give, user, error)
+                            : give_complete_items(p, give, user, error);
 }

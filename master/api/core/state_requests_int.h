@@ -9,18 +9,18 @@
 
 /* With the lock: sends STATE_GET and lists the request *r, which the caller has filled in. Answers
  * are stored in *r until api_state_request_free, which the caller calls also after a failure. */
-cleave_status api_state_send_get(cleave_module *m, clv_state_kind what, uint64_t context_id,
+cleave_status api_state_send_get(cleave_module *m, clv_state_kind state_kind, uint64_t context_id,
                                  api_state_request *r, cleave_error *error) CLEAVE_RESULT;
 /* True if the request has all of its answers, or has failed. */
 static inline bool api_is_request_answered(const api_state_request *r) {
-  return r->has_failed || (r->is_answered && r->n_received >= r->count);
+  return r->has_failed || (r->is_answered && r->n_items_received >= r->n_items_expected);
 }
 /* With the lock: waits for all answers. what: name of the request, for the error of a deadline. */
 cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,
                               uint64_t until_ns, cleave_error *error) CLEAVE_RESULT;
 /* As api_state_send_get, for a STATE_PUT of n items, above 0. context_id: context of gradients; 0
  * for other state. */
-cleave_status api_state_send_put(cleave_module *m, clv_state_kind what, uint64_t context_id,
+cleave_status api_state_send_put(cleave_module *m, clv_state_kind state_kind, uint64_t context_id,
                                  const api_state_item *items, uint32_t n, api_state_request *r,
                                  cleave_error *error) CLEAVE_RESULT;
 /* Checks that a tensor from a node has the shape of the parameter `name`. */
@@ -28,8 +28,8 @@ cleave_status api_state_check_item(const cleave_module *m, const char *name, con
                                    cleave_error *error) CLEAVE_RESULT;
 /* Finds the dtype and shape of an item of the module's state. Returns false if the module has no
  * item with this name. */
-bool api_state_spec(const cleave_module *m, cleave_state_kind kind, const char *name,
-                    clv_dtype *ret_dtype, clv_shape *ret_shape);
+bool api_find_state_item_spec(const cleave_module *m, cleave_state_kind kind, const char *name,
+                              clv_dtype *ret_dtype, clv_shape *ret_shape);
 /* True if the module's state has an item of that name, dtype and shape. */
 bool api_has_state_item(const cleave_module *m, cleave_state_kind kind, const char *name,
                         clv_dtype dtype, const clv_shape *shape);

@@ -5,12 +5,12 @@
  */
 #include "master/api/core/state_tables_int.h"
 
-typedef struct cell {
-  uint8_t action, next;
-} cell;
+typedef struct state_cell {
+  uint8_t action, next_state;
+} state_cell;
 
 #define DO(action, state) \
-  { API_##action, (state) }
+  { API_ACTION_##action, (state) }
 
 /* A peer is a worker of the runtime. The master itself is a peer that is always PRESENT.
  *
@@ -23,7 +23,7 @@ typedef struct cell {
  *                      for LOST.
  *   LOST_DURING_REJOIN The new link has ended before the rejoin was done, so the rejoin fails.
  *   CLOSED             The runtime is being closed, so the end of the link is ignored. */
-static const cell peers[PEER_STATES][PEER_EVENTS] = {
+static const state_cell peers[N_PEER_STATES][N_PEER_EVENTS] = {
     [PEER_PRESENT] = {[PEER_LINK_ENDS] = DO(BEGIN, PEER_LOST),
                       [PEER_REJOIN_BEGINS] = DO(REFUSE, PEER_PRESENT),
                       [PEER_CLOSES] = DO(END, PEER_CLOSED)},
@@ -62,7 +62,7 @@ static const cell peers[PEER_STATES][PEER_EVENTS] = {
  *             node has answered or is lost.
  *   GONE      The module has no index. Its record stays while a kept value or an operation needs
  *             it. */
-static const cell modules[MODULE_STATES][MODULE_EVENTS] = {
+static const state_cell modules[N_MODULE_STATES][N_MODULE_EVENTS] = {
     [MODULE_NEW] = {[MODULE_TRANSFER_BEGINS] = DO(BEGIN, MODULE_PLACING),
                     [MODULE_OUTDATED] = DO(IGNORE, MODULE_NEW),
                     [MODULE_UNLOADS] = DO(BEGIN, MODULE_UNLOADING),
@@ -86,7 +86,8 @@ static const cell modules[MODULE_STATES][MODULE_EVENTS] = {
  *
  *   OPEN        The program can use the context. Left for CLOSING by cleave_context_close, for
  *               ENDING by cleave_context_end.
- *   CLOSING     A close operation (API_CLOSE) waits for the nodes, and frees the context when all
+ *   CLOSING     A close operation (API_OPERATION_CLOSE) waits for the nodes, and frees the context
+ *   when all
  *               nodes have answered. Left for END_PENDING if owners of kept values are late, for
  *               ENDING_KEPT if nodes still hold calls for kept values.
  *   ENDING      No function waits. The context counts in n_ending_contexts, the contexts whose end
@@ -96,7 +97,7 @@ static const cell modules[MODULE_STATES][MODULE_EVENTS] = {
  *   ENDING_KEPT The nodes have answered, or will, but still hold calls on which kept values depend.
  *               No function waits, and the context does not count in n_ending_contexts. It is freed
  *               when no node holds anything of it. */
-static const cell contexts[API_CONTEXT_STATES][API_CONTEXT_EVENTS] = {
+static const state_cell contexts[API_N_CONTEXT_STATES][API_N_CONTEXT_EVENTS] = {
     [API_CONTEXT_OPEN] = {[API_CONTEXT_CLOSES] = DO(BEGIN, API_CONTEXT_CLOSING),
                           [API_CONTEXT_ENDS] = DO(BEGIN, API_CONTEXT_ENDING),
                           [API_CONTEXT_OWNERS_ANSWERED] = DO(IGNORE, API_CONTEXT_OPEN)},
@@ -113,19 +114,19 @@ static const cell contexts[API_CONTEXT_STATES][API_CONTEXT_EVENTS] = {
 };
 
 api_action api_peer_on_event(api_peer_state *state, api_peer_event event) {
-  const cell *c = &peers[*state][event];
-  if (c->action) *state = (api_peer_state)c->next;
+  const state_cell *c = &peers[*state][event];
+  if (c->action) *state = (api_peer_state)c->next_state;
   return (api_action)c->action;
 }
 
 api_action api_module_on_event(api_module_state *state, api_module_event event) {
-  const cell *c = &modules[*state][event];
-  if (c->action) *state = (api_module_state)c->next;
+  const state_cell *c = &modules[*state][event];
+  if (c->action) *state = (api_module_state)c->next_state;
   return (api_action)c->action;
 }
 
 api_action api_context_on_event(api_context_state *state, api_context_event event) {
-  const cell *c = &contexts[*state][event];
-  if (c->action) *state = (api_context_state)c->next;
+  const state_cell *c = &contexts[*state][event];
+  if (c->action) *state = (api_context_state)c->next_state;
   return (api_action)c->action;
 }

@@ -11,13 +11,13 @@
 #include <stdint.h>
 
 typedef enum api_action {
-  API_NEVER,  /* no cell: the event cannot occur */
-  API_REFUSE, /* the caller reports an error */
-  API_IGNORE, /* the caller does nothing */
-  API_RECORD, /* the caller records the event; a later event completes it */
-  API_BEGIN,  /* the caller begins work that later events end */
-  API_SETTLE, /* the caller resumes the functions that waited for the event */
-  API_END     /* the caller frees the record of the object, or stops using the node */
+  API_ACTION_NEVER,  /* no cell: the event cannot occur */
+  API_ACTION_REFUSE, /* the caller reports an error */
+  API_ACTION_IGNORE, /* the caller does nothing */
+  API_ACTION_RECORD, /* the caller records the event; a later event completes it */
+  API_ACTION_BEGIN,  /* the caller begins work that later events end */
+  API_ACTION_SETTLE, /* the caller resumes the functions that waited for the event */
+  API_ACTION_END     /* the caller frees the record of the object, or stops using the node */
 } api_action;
 
 typedef enum api_peer_state {
@@ -26,7 +26,7 @@ typedef enum api_peer_state {
   PEER_REJOINING,
   PEER_LOST_DURING_REJOIN,
   PEER_CLOSED,
-  PEER_STATES
+  N_PEER_STATES
 } api_peer_state;
 
 typedef enum api_peer_event {
@@ -35,7 +35,7 @@ typedef enum api_peer_event {
   PEER_REJOINS,      /* its link and its session are open again */
   PEER_REJOIN_FAILS, /* its link or its session could not be opened */
   PEER_CLOSES,       /* the runtime is closed */
-  PEER_EVENTS
+  N_PEER_EVENTS
 } api_peer_event;
 
 typedef enum api_module_state {
@@ -44,7 +44,7 @@ typedef enum api_module_state {
   MODULE_PLACED,
   MODULE_UNLOADING,
   MODULE_GONE,
-  MODULE_STATES
+  N_MODULE_STATES
 } api_module_state;
 
 typedef enum api_module_event {
@@ -55,7 +55,7 @@ typedef enum api_module_event {
   MODULE_UNLOADS,         /* nothing needs the module any more: its node is sent UNLOAD */
   MODULE_UNLOADED,        /* its node has answered UNLOAD */
   MODULE_DROPPED,         /* nothing needs the module, and its node does not have it or is lost */
-  MODULE_EVENTS
+  N_MODULE_EVENTS
 } api_module_event;
 
 typedef enum api_context_state {
@@ -64,7 +64,7 @@ typedef enum api_context_state {
   API_CONTEXT_ENDING,
   API_CONTEXT_END_PENDING,
   API_CONTEXT_ENDING_KEPT,
-  API_CONTEXT_STATES
+  API_N_CONTEXT_STATES
 } api_context_state;
 
 typedef enum api_context_event {
@@ -74,7 +74,7 @@ typedef enum api_context_event {
   API_CONTEXT_OWNERS_ANSWERED, /* all owners of kept values have answered */
   /* all nodes have answered; some still hold calls on which kept values depend */
   API_CONTEXT_ONLY_KEPT_LEFT,
-  API_CONTEXT_EVENTS
+  API_N_CONTEXT_EVENTS
 } api_context_event;
 
 /* Returns the action for an event, and writes the state that follows to *state. */

@@ -14,19 +14,19 @@
 
 cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
                             cleave_error *error) {
-  api_value *v = rt->free_values;
+  api_value *v = rt->value_free_list;
   if (v)
-    rt->free_values = v->older_value;
+    rt->value_free_list = v->older_value;
   else
     TRY(clv_alloc(1, sizeof *v, &v, &err));
-  clv_tensor **parts = v->contributions;
+  clv_tensor **contributions = v->contributions;
   uint32_t cap = v->contributions_cap;
   *v = (api_value){
-      .id = ++rt->next_id, .context = c, .contributions = parts, .contributions_cap = cap};
+      .id = ++rt->next_id, .context = c, .contributions = contributions, .contributions_cap = cap};
   clv_err err;
   if (api_id_table_put(&rt->values, v->id, v, &err) != CLV_OK) {
-    v->older_value = rt->free_values;
-    rt->free_values = v;
+    v->older_value = rt->value_free_list;
+    rt->value_free_list = v;
     return api_convert_error(error, &err);
   }
   v->older_value = c->newest_value;
@@ -44,8 +44,8 @@ void api_drop_value(cleave_runtime *rt, api_value *v) {
   v->gradient = clv_tensor_unref(v->gradient);
   for (uint32_t i = 0; i < v->contributions_cap; i++)
     v->contributions[i] = clv_tensor_unref(v->contributions[i]);
-  v->older_value = rt->free_values;
-  rt->free_values = v;
+  v->older_value = rt->value_free_list;
+  rt->value_free_list = v;
 }
 
 cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_value **ret,
@@ -118,11 +118,11 @@ void api_context_free(cleave_runtime *rt, api_context *c) {
   if (!c) return;
   if (rt->unsent_step_context == c) rt->unsent_step_context = NULL;
   api_futures_end_in_context(rt, c);
-  if (c->n_unconfirmed_kept) rt->kept_ops->stop_waiting(rt, c);
+  if (c->n_unconfirmed_kept_values) rt->kept_ops->stop_awaiting_owners(rt, c);
   rt->n_ending_contexts -= c->state == API_CONTEXT_ENDING;
   api_drop_values(rt, c);
   api_context_release_modules(rt, c);
   api_id_table_remove(&rt->contexts, c->id);
-  c->next = rt->free_contexts;
-  rt->free_contexts = c;
+  c->next = rt->context_free_list;
+  rt->context_free_list = c;
 }

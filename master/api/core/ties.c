@@ -12,8 +12,8 @@
 
 /* ---- making a tied module -------------------------------------------------------------------- */
 
-static cleave_status find_tied_node(const cleave_module *m, const char *weight, int *ret,
-                                    cleave_error *error) {
+static cleave_status find_node_to_tie(const cleave_module *m, const char *weight, int *ret,
+                                      cleave_error *error) {
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   TRY(clv_params_make(m->graph, &all, &err));
   const clv_param *p = clv_params_find(all, weight);
@@ -28,7 +28,8 @@ static cleave_status find_tied_node(const cleave_module *m, const char *weight, 
 
 /* Checks that both modules are on one device of one node. Across nodes the shared parameter would
  * be sent in every step, and another node would see it. */
-static cleave_status check_place(const cleave_module *m, const cleave_tie *t, cleave_error *error) {
+static cleave_status check_same_node(const cleave_module *m, const cleave_tie *t,
+                                     cleave_error *error) {
   const cleave_runtime *rt = m->runtime;
   const cleave_module *of = t->of;
   if (of->runtime != rt || of->is_released)
@@ -51,8 +52,8 @@ static cleave_status add_tie(cleave_module *m, const cleave_tie *t, cleave_error
   int node = 0;
   if (!t->weight || !t->of || !t->of_weight)
     return api_fail(error, CLV_INVALID, "module '%s': a tie has weight, of and of_weight", m->name);
-  TRY_API(check_place(m, t, error));
-  TRY_API(find_tied_node(m, t->weight, &node, error));
+  TRY_API(check_same_node(m, t, error));
+  TRY_API(find_node_to_tie(m, t->weight, &node, error));
   const clv_param *p = clv_params_find(t->of->params, t->of_weight);
   if (!p || p->slot || !p->trainable)
     return api_fail(error, CLV_INVALID, "'%s' of module '%s' is not the first parameter of a layer",
@@ -67,19 +68,19 @@ cleave_status api_ties_add_to_graph(cleave_module *m, const cleave_module_option
   return CLEAVE_OK;
 }
 
-static cleave_status check_shape(const cleave_module *m, const clv_param *p,
-                                 const cleave_module *of, const clv_param *owner_param,
-                                 cleave_error *error) {
-  char want[160], got[160];
+static cleave_status check_tied_shape(const cleave_module *m, const clv_param *p,
+                                      const cleave_module *of, const clv_param *owner_param,
+                                      cleave_error *error) {
+  char expected_type[160], given_type[160];
   if (clv_shape_equal(&p->shape, &owner_param->shape)) return CLEAVE_OK;
-  return api_fail(error, CLV_INVALID, "'%s' of module '%s' is %s, and '%s' of module '%s' %s",
-                  p->name, m->name, clv_shape_format(&p->shape, want, sizeof want),
-                  owner_param->name, of->name,
-                  clv_shape_format(&owner_param->shape, got, sizeof got));
+  return api_fail(
+      error, CLV_INVALID, "'%s' of module '%s' is %s, and '%s' of module '%s' %s", p->name, m->name,
+      clv_shape_format(&p->shape, expected_type, sizeof expected_type), owner_param->name, of->name,
+      clv_shape_format(&owner_param->shape, given_type, sizeof given_type));
 }
 
-static const clv_param *owner_param_of(const cleave_module *m, const clv_tie *t,
-                                       const cleave_module *of) {
+static const clv_param *find_owner_param(const cleave_module *m, const clv_tie *t,
+                                         const cleave_module *of) {
   return clv_params_first_of_node(of->graph, of->params, m->graph->nodes[t->param.node].tie_owner);
 }
 
@@ -90,8 +91,8 @@ static cleave_status find_owner(cleave_module *m, int i, const cleave_module_opt
     if (strcmp(o->ties[k].weight, t->param.name) == 0) m->tie_owners[i] = o->ties[k].of;
   if (t->owner_index >= 0) return CLEAVE_OK;
   if (m->tie_owners[i])
-    return check_shape(m, &t->param, m->tie_owners[i], owner_param_of(m, t, m->tie_owners[i]),
-                       error);
+    return check_tied_shape(m, &t->param, m->tie_owners[i],
+                            find_owner_param(m, t, m->tie_owners[i]), error);
   return api_fail(error, CLV_INVALID, "module '%s': '%s' is tied to layer '%s', which is not in it",
                   m->name, t->param.name, m->graph->nodes[t->param.node].tie_owner);
 }
@@ -112,14 +113,14 @@ bool api_is_tied_to(const cleave_module *m, const cleave_module *owner) {
 }
 
 bool api_has_trainable_tie(const cleave_module *m) {
-  bool has_trainable = false;
+  bool has_trainable_tie = false;
   for (int i = 0; i < m->params->n_ties; i++) {
     const clv_tie *t = &m->params->ties[i];
     const cleave_module *of = m->tie_owners[i];
-    has_trainable |=
-        api_requires_grad(of ? owner_param_of(m, t, of) : &m->params->list[t->owner_index]);
+    has_trainable_tie |=
+        api_requires_grad(of ? find_owner_param(m, t, of) : &m->params->list[t->owner_index]);
   }
-  return has_trainable;
+  return has_trainable_tie;
 }
 
 bool api_is_tie_owner(const cleave_module *m) {

@@ -5,7 +5,7 @@
  */
 #include "master/api/core/future_int.h"
 
-cleave_status api_file_check_result(const cleave_state_file *ret, cleave_error *error) {
+cleave_status api_worker_file_check_result(const cleave_state_file *ret, cleave_error *error) {
   if (!ret || ret->size == sizeof *ret) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID, "a cleave_state_file of %zu bytes; its size is %zu",
                   ret->size, sizeof *ret);
@@ -23,10 +23,10 @@ static api_arguments make_arguments(cleave_module *module, clv_frame_kind frame_
                          .frame_kind = frame_kind};
 }
 
-static cleave_status run_with_result(cleave_runtime *rt, api_arguments *a,
-                                     cleave_state_file *ret_file, cleave_error *error) {
-  TRY_API(api_file_check_result(ret_file, error));
-  return api_run_blocking(rt, &api_operations[API_WORKER_FILE], a, ret_file, error);
+static cleave_status run_for_file_result(cleave_runtime *rt, api_arguments *a,
+                                         cleave_state_file *ret_file, cleave_error *error) {
+  TRY_API(api_worker_file_check_result(ret_file, error));
+  return api_run_blocking(rt, &api_operations[API_OPERATION_WORKER_FILE], a, ret_file, error);
 }
 
 cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cleave_module *module,
@@ -35,7 +35,7 @@ cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cleave_module
                                           cleave_error *error) {
   NOT_NULL(runtime, module, name);
   api_arguments a = make_arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
-  return run_with_result(runtime, &a, ret_file, error);
+  return run_for_file_result(runtime, &a, ret_file, error);
 }
 
 cleave_status cleave_state_save_at_worker_async(cleave_runtime *runtime, cleave_module *module,
@@ -44,7 +44,7 @@ cleave_status cleave_state_save_at_worker_async(cleave_runtime *runtime, cleave_
                                                 cleave_error *error) {
   NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = make_arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
-  return api_run_async(runtime, &api_operations[API_WORKER_FILE], &a, ret_future, error);
+  return api_run_async(runtime, &api_operations[API_OPERATION_WORKER_FILE], &a, ret_future, error);
 }
 
 cleave_status cleave_state_load_at_worker(cleave_runtime *runtime, cleave_module *module,
@@ -53,7 +53,7 @@ cleave_status cleave_state_load_at_worker(cleave_runtime *runtime, cleave_module
                                           cleave_error *error) {
   NOT_NULL(runtime, module, name);
   api_arguments a = make_arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
-  return run_with_result(runtime, &a, ret_file, error);
+  return run_for_file_result(runtime, &a, ret_file, error);
 }
 
 cleave_status cleave_state_load_by_digest(cleave_runtime *runtime, cleave_module *module,
@@ -63,7 +63,7 @@ cleave_status cleave_state_load_by_digest(cleave_runtime *runtime, cleave_module
   NOT_NULL(runtime, module, name);
   api_arguments a = make_arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
   a.digest = digest;
-  return run_with_result(runtime, &a, ret_file, error);
+  return run_for_file_result(runtime, &a, ret_file, error);
 }
 
 cleave_status cleave_state_load_at_worker_async(cleave_runtime *runtime, cleave_module *module,
@@ -72,7 +72,7 @@ cleave_status cleave_state_load_at_worker_async(cleave_runtime *runtime, cleave_
                                                 cleave_error *error) {
   NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = make_arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
-  return api_run_async(runtime, &api_operations[API_WORKER_FILE], &a, ret_future, error);
+  return api_run_async(runtime, &api_operations[API_OPERATION_WORKER_FILE], &a, ret_future, error);
 }
 
 cleave_status cleave_state_remove_at_worker(cleave_runtime *runtime, cleave_module *module,
@@ -81,7 +81,7 @@ cleave_status cleave_state_remove_at_worker(cleave_runtime *runtime, cleave_modu
   NOT_NULL(runtime, module, name);
   api_arguments a =
       make_arguments(module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms);
-  return api_run_blocking(runtime, &api_operations[API_WORKER_FILE], &a, NULL, error);
+  return api_run_blocking(runtime, &api_operations[API_OPERATION_WORKER_FILE], &a, NULL, error);
 }
 
 cleave_status cleave_state_remove_at_worker_async(cleave_runtime *runtime, cleave_module *module,
@@ -90,14 +90,14 @@ cleave_status cleave_state_remove_at_worker_async(cleave_runtime *runtime, cleav
   NOT_NULL(runtime, module, name, ret_future);
   api_arguments a =
       make_arguments(module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms);
-  return api_run_async(runtime, &api_operations[API_WORKER_FILE], &a, ret_future, error);
+  return api_run_async(runtime, &api_operations[API_OPERATION_WORKER_FILE], &a, ret_future, error);
 }
 
 /* ---- names before 0.9 ------------------------------------------------------------------------ */
 
-API_OLD_NAME(cleave_state_save_there, cleave_state_save_at_worker);
-API_OLD_NAME(cleave_state_save_there_async, cleave_state_save_at_worker_async);
-API_OLD_NAME(cleave_state_load_there, cleave_state_load_at_worker);
-API_OLD_NAME(cleave_state_load_there_async, cleave_state_load_at_worker_async);
-API_OLD_NAME(cleave_state_remove_there, cleave_state_remove_at_worker);
-API_OLD_NAME(cleave_state_remove_there_async, cleave_state_remove_at_worker_async);
+API_DEPRECATED_ALIAS(cleave_state_save_there, cleave_state_save_at_worker);
+API_DEPRECATED_ALIAS(cleave_state_save_there_async, cleave_state_save_at_worker_async);
+API_DEPRECATED_ALIAS(cleave_state_load_there, cleave_state_load_at_worker);
+API_DEPRECATED_ALIAS(cleave_state_load_there_async, cleave_state_load_at_worker_async);
+API_DEPRECATED_ALIAS(cleave_state_remove_there, cleave_state_remove_at_worker);
+API_DEPRECATED_ALIAS(cleave_state_remove_there_async, cleave_state_remove_at_worker_async);

@@ -13,7 +13,7 @@
 
 /* number of files that the runtime has open for itself; and at most for each worker, for gRPC and
  * connections */
-enum { N_OWN_FILES = 8, N_FILES_PER_WORKER = 2 + CLEAVE_BULK_LANES };
+enum { N_RESERVED_FILES = 8, N_FILES_PER_WORKER = 2 + CLEAVE_BULK_LANES };
 
 /* ---- calls to a worker ----------------------------------------------------------------------- */
 
@@ -37,10 +37,11 @@ static void begin_connecting(api_peer *p) {
   if (!p->connect_deadline_ns) p->connect_deadline_ns = api_now(p->runtime) + ms * 1000000u;
 }
 
-static clv_code call_worker(const api_peer *p, const char *method, const clv_bytes *request,
-                            uint64_t timeout_ms, clv_bytes *reply, clv_err *err) {
+static clv_code call_worker_method(const api_peer *p, const char *method, const clv_bytes *request,
+                                   uint64_t timeout_ms, clv_bytes *reply, clv_err *err) {
   const api_platform *w = &p->runtime->platform;
-  if (w->call) return w->call(w->user, p->name, method, request, timeout_ms, reply, err);
+  if (w->call_worker)
+    return w->call_worker(w->user, p->name, method, request, timeout_ms, reply, err);
   return clv_rpc_call_unary(p->channel, method, request->data, request->len,
                             (unsigned)CLV_MIN(timeout_ms, (uint64_t)INT32_MAX), reply, err);
 }
@@ -72,32 +73,33 @@ static clv_code map_answer_error(clv_code code, clv_err *err) {
   return clv_err_prefix(err, "its answer violates the protocol");
 }
 
-/* Notifies the program if the instruction sets or libraries differ. libraries: "" from workers
- * before 0.6.2. */
-static void compare_processors(const api_peer *p, const char *isa, const char *libraries) {
-  const char *our_isa = clv_backend_isa(clv_backend_cpu());
+/* Notifies the program if the instruction sets or libraries differ. worker_libraries: "" from
+ * workers before 0.6.2. */
+static void compare_processors(const api_peer *p, const char *worker_isa,
+                               const char *worker_libraries) {
+  const char *own_isa = clv_backend_isa(clv_backend_cpu());
   const char *own_libraries = clv_backend_libraries(clv_backend_cpu());
-  if (strcmp(isa, our_isa) != 0)
+  if (strcmp(worker_isa, own_isa) != 0)
     clv_notify(
         p->runtime->on_notice,
         "worker %s computes with %s, this master with %s: results will not be bit-identical to "
         "another placement (cap both with DNNL_MAX_CPU_ISA)",
-        p->name, isa, our_isa);
-  else if (libraries[0] && strcmp(libraries, own_libraries) != 0)
+        p->name, worker_isa, own_isa);
+  else if (worker_libraries[0] && strcmp(worker_libraries, own_libraries) != 0)
     clv_notify(p->runtime->on_notice,
                "worker %s computes with %s, this master with %s: results will not be "
                "bit-identical to another placement",
-               p->name, libraries, own_libraries);
+               p->name, worker_libraries, own_libraries);
 }
 
 /* Notifies the program if the worker's results will not be bit-identical to the master's, or if its
  * clock is wrong. Results are promised to be bit-identical only for the same kind of device, the
  * same instruction set or capability, and the same versions of libraries. */
 static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
-  const clv_wire_about *theirs = &h->about;
+  const clv_wire_about *worker_about = &h->about;
   int at = clv_wire_find_device(h, p->device);
   const char *kind = at < 0 ? "cpu" : h->device_kinds[at].kind;
-  const char *their_isa = at < 0 ? theirs->isa : h->device_kinds[at].isa;
+  const char *their_isa = at < 0 ? worker_about->isa : h->device_kinds[at].isa;
   bool is_cpu = strcmp(kind, "cpu") == 0;
   if (is_cpu)
     compare_processors(p, their_isa, at < 0 ? "" : h->device_kinds[at].libraries);
@@ -106,7 +108,7 @@ static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
                "worker %s computes on %s (%s, %s): results are bit-identical to other placements "
                "on such devices, and near those of processors",
                p->name, p->device, kind, their_isa);
-  int64_t clock_skew_ms = (int64_t)(theirs->unix_ms - clv_wall_ms());
+  int64_t clock_skew_ms = (int64_t)(worker_about->unix_ms - clv_wall_ms());
   if (clock_skew_ms > 60000 || clock_skew_ms < -60000)
     clv_notify(p->runtime->on_notice, "the clock of worker %s differs by %lld s", p->name,
                (long long)(clock_skew_ms / 1000));
@@ -114,40 +116,41 @@ static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
 
 /* Refuses a worker that cannot use the session's reference lease, because with a shorter lease it
  * would free values that other nodes still use. */
-static clv_code check_lease(const clv_session_config *c, const clv_wire_about *theirs,
+static clv_code check_lease(const clv_session_config *c, const clv_wire_about *worker_about,
                             clv_err *err) {
   if (c->limits.reference_lease_ms == CLV_WIRE_REF_LEASE_MS ||
-      clv_wire_has_capability(theirs, CLV_CAPABILITY_REFERENCE_LEASE))
+      clv_wire_has_capability(worker_about, CLV_CAPABILITY_REFERENCE_LEASE))
     return CLV_OK;
   return clv_fail(
       err, CLV_UNAVAILABLE,
       "it (%s) has no other reference lease than %d s: leave limits.reference_lease out "
       "of %s, or update the worker",
-      theirs->software, CLV_WIRE_REF_LEASE_MS / 1000, c->file);
+      worker_about->software, CLV_WIRE_REF_LEASE_MS / 1000, c->file);
 }
 
 /* Stores which features the worker's version has. */
-static void store_features(const clv_wire_about *theirs, api_peer *p) {
-  p->protocol = theirs->protocol;
-  p->has_kept = clv_wire_has_capability(theirs, CLV_CAPABILITY_KEPT);
+static void store_features(const clv_wire_about *worker_about, api_peer *p) {
+  p->protocol_version = worker_about->protocol;
+  p->supports_kept_refs = clv_wire_has_capability(worker_about, CLV_CAPABILITY_KEPT);
   /* without the method Kept, the files of a worker could not be read again */
-  p->has_state_files = p->has_kept && clv_wire_has_capability(theirs, CLV_CAPABILITY_STATE_FILES);
-  p->has_row_cache = clv_wire_has_capability(theirs, CLV_CAPABILITY_CACHED);
-  p->has_state_pieces = clv_wire_has_capability(theirs, CLV_CAPABILITY_STATE_PIECES);
-  p->has_fixed_modules = clv_wire_has_capability(theirs, CLV_CAPABILITY_FIXED);
-  p->has_ties = clv_wire_has_capability(theirs, CLV_CAPABILITY_TIES);
-  p->has_ema = clv_wire_has_capability(theirs, CLV_CAPABILITY_EMA);
-  p->has_bf16_weights = clv_wire_has_capability(theirs, CLV_CAPABILITY_FROZEN_BF16);
-  p->has_bf16_values = clv_wire_has_capability(theirs, CLV_CAPABILITY_BF16_VALUES);
-  if (!clv_wire_protocol_has_acks(p->protocol))
+  p->supports_state_files =
+      p->supports_kept_refs && clv_wire_has_capability(worker_about, CLV_CAPABILITY_STATE_FILES);
+  p->supports_row_cache = clv_wire_has_capability(worker_about, CLV_CAPABILITY_CACHED);
+  p->supports_state_pieces = clv_wire_has_capability(worker_about, CLV_CAPABILITY_STATE_PIECES);
+  p->supports_fixed_modules = clv_wire_has_capability(worker_about, CLV_CAPABILITY_FIXED);
+  p->supports_ties = clv_wire_has_capability(worker_about, CLV_CAPABILITY_TIES);
+  p->supports_ema = clv_wire_has_capability(worker_about, CLV_CAPABILITY_EMA);
+  p->supports_bf16_weights = clv_wire_has_capability(worker_about, CLV_CAPABILITY_FROZEN_BF16);
+  p->supports_bf16_values = clv_wire_has_capability(worker_about, CLV_CAPABILITY_BF16_VALUES);
+  if (!clv_wire_protocol_has_acks(p->protocol_version))
     clv_notify(p->runtime->on_notice,
                "worker %s speaks protocol %u: a lost connection ends its link; upgrade it", p->name,
-               p->protocol);
+               p->protocol_version);
 }
 
 static clv_code call_hello(void *peer, const clv_bytes *request, clv_bytes *reply, clv_err *err) {
   const api_peer *p = peer;
-  return call_worker(p, CLV_METHOD_HELLO, request, api_connect_timeout_ms(p), reply, err);
+  return call_worker_method(p, CLV_METHOD_HELLO, request, api_connect_timeout_ms(p), reply, err);
 }
 
 static clv_code exchange_hello(api_peer *p, clv_err *err) {
@@ -181,7 +184,7 @@ static clv_code open_session(api_peer *p, clv_err *err) {
   const char *identities[CLV_WIRE_PEERS];
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   CLV_AUTO(clv_wire_message_clear) clv_wire_open_reply o = {0};
-  clv_wire_open_request q = {.session_id = rt->session,
+  clv_wire_open_request q = {.session_id = rt->session_id,
                              .attempt_number = rt->epoch,
                              .config_digest = rt->config->attempt.config_digest,
                              .session_name = rt->config->name,
@@ -193,8 +196,8 @@ static clv_code open_session(api_peer *p, clv_err *err) {
     if (i != p->index && api_can_link_directly(p, &rt->peers[i]))
       identities[q.n_peer_identities++] = rt->peers[i].spec->identity;
   CLV_TRY(clv_wire_open_request_encode(&q, &request, err));
-  CLV_TRY(
-      call_worker(p, CLV_METHOD_OPEN_SESSION, &request, api_connect_timeout_ms(p), &reply, err));
+  CLV_TRY(call_worker_method(p, CLV_METHOD_OPEN_SESSION, &request, api_connect_timeout_ms(p),
+                             &reply, err));
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(map_answer_error(clv_wire_open_reply_decode(&piece, 1, &o, err), err));
   p->has_session = true;
@@ -221,18 +224,19 @@ static clv_code dial_worker(api_peer *p, clv_err *err) {
 }
 
 void api_end_session(const api_peer *p) {
-  clv_err ignored;
+  clv_err ignored_err;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
-  clv_wire_close_request q = {.session_id = p->runtime->session,
+  clv_wire_close_request q = {.session_id = p->runtime->session_id,
                               .attempt_number = p->runtime->epoch};
-  if (clv_wire_close_request_encode(&q, &request, &ignored) == CLV_OK &&
-      call_worker(p, CLV_METHOD_CLOSE_SESSION, &request, 3000, &reply, &ignored) != CLV_OK)
-    clv_log(CLV_LOG_DEBUG, "closing the session at %s: %s", p->name, ignored.text);
+  if (clv_wire_close_request_encode(&q, &request, &ignored_err) == CLV_OK &&
+      call_worker_method(p, CLV_METHOD_CLOSE_SESSION, &request, 3000, &reply, &ignored_err) !=
+          CLV_OK)
+    clv_log(CLV_LOG_DEBUG, "closing the session at %s: %s", p->name, ignored_err.text);
 }
 
 static clv_code connect_worker(api_peer *p, clv_err *err) {
   CLV_TRY(clv_rpc_check_cancel_hook(err));
-  if (!p->runtime->platform.call) CLV_TRY(dial_worker(p, err));
+  if (!p->runtime->platform.call_worker) CLV_TRY(dial_worker(p, err));
   CLV_TRY(exchange_hello(p, err));
   if (p->state != PEER_PRESENT) api_end_session(p);
   return open_session(p, err);
@@ -260,7 +264,7 @@ static void add_worker_and_advice(const api_peer *p, clv_err *err) {
 
 static cleave_status start_transport(cleave_runtime *rt, cleave_error *error) {
   const clv_tls_config *t = &rt->config->tls;
-  TRY(clv_open_files_check(N_OWN_FILES + N_FILES_PER_WORKER * (rt->n_peers - 1), &err));
+  TRY(clv_open_files_check(N_RESERVED_FILES + N_FILES_PER_WORKER * (rt->n_peers - 1), &err));
   TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &rt->identity, &err));
   TRY(clv_tls_identity_require_usage(rt->identity, CLV_TLS_CLIENT, &err));
   TRY(clv_tls_set_min_version(&err));
@@ -280,7 +284,7 @@ cleave_status api_connect_worker(api_peer *p, cleave_error *error) {
 }
 
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
-  if (!rt->platform.call) TRY_API(start_transport(rt, error));
+  if (!rt->platform.call_worker) TRY_API(start_transport(rt, error));
   for (uint32_t i = 1; i < rt->n_peers; i++) TRY_API(api_connect_worker(&rt->peers[i], error));
   return CLEAVE_OK;
 }
@@ -299,7 +303,7 @@ static uint32_t list_direct_peers(const cleave_module *m, const char **names) {
   const api_peer *from = &rt->peers[m->node];
   uint32_t n = 0;
   LOCKED(rt);
-  for (uint32_t i = 1; !rt->via_master && i < rt->n_peers; i++) {
+  for (uint32_t i = 1; !rt->sends_via_master && i < rt->n_peers; i++) {
     const api_peer *p = &rt->peers[i];
     bool is_permitted =
         m->direct_to ? is_listed_direct(m, p->name) : rt->sends_directly && p != from;
@@ -310,8 +314,8 @@ static uint32_t list_direct_peers(const cleave_module *m, const char **names) {
 
 /* Adds the optimiser and its groups to a request. names [m->params->n] and groups
  * [CLV_WIRE_GROUPS]: memory of the caller to which the request points afterwards. */
-static void put_groups(const cleave_module *m, const char **names, clv_wire_group *groups,
-                       clv_wire_load_request *q) {
+static void fill_groups(const cleave_module *m, const char **names, clv_wire_group *groups,
+                        clv_wire_load_request *q) {
   if (!m->optimizer) return;
   bool cannot_revert = m->optimizer->cannot_revert;
   q->optimizer = clv_module_message_optimizer(&m->groups[0]->optim, cannot_revert);
@@ -326,7 +330,7 @@ static void put_groups(const cleave_module *m, const char **names, clv_wire_grou
   }
 }
 
-static bool is_same_spec(const clv_wire_spec *theirs, clv_dtype dtype, const clv_shape *shape) {
+static bool has_same_spec(const clv_wire_spec *theirs, clv_dtype dtype, const clv_shape *shape) {
   return theirs->dtype == dtype && clv_shape_equal(&theirs->shape, shape);
 }
 
@@ -341,11 +345,11 @@ static clv_code check_load_reply(const cleave_module *m, const clv_wire_load_rep
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *own_param = &m->params->list[i];
     if (strcmp(o->params[i].name, own_param->name) != 0 ||
-        !is_same_spec(&o->params[i].tensor_spec, own_param->dtype, &own_param->shape))
+        !has_same_spec(&o->params[i].tensor_spec, own_param->dtype, &own_param->shape))
       return clv_fail(err, CLV_BAD_ANSWER, "its parameter %d is not '%s' of the graph", i,
                       own_param->name);
   }
-  if (o->n_outputs != 1 || !is_same_spec(&o->output_specs[0], output->dtype, &output->shape))
+  if (o->n_outputs != 1 || !has_same_spec(&o->output_specs[0], output->dtype, &output->shape))
     return clv_fail(err, CLV_BAD_ANSWER, "it reports another output than the graph has");
   if (o->memory_bytes > MAX_MODULE_BYTES)
     return clv_fail(err, CLV_BAD_ANSWER, "it reports that the module takes %llu bytes",
@@ -354,7 +358,7 @@ static clv_code check_load_reply(const cleave_module *m, const clv_wire_load_rep
 }
 
 /* True if the list has exactly this device: "cpu" does not match "cpu:1". */
-static bool is_listed(const char *devices, const char *name) {
+static bool is_device_listed(const char *devices, const char *name) {
   size_t len = strlen(name);
   for (const char *at = devices; (at = strstr(at, name)) != NULL; at += len)
     if ((at == devices || at[-1] == ' ') && (!at[len] || at[len] == ',')) return true;
@@ -362,23 +366,23 @@ static bool is_listed(const char *devices, const char *name) {
 }
 
 static clv_code check_device(const cleave_module *m, const api_peer *p, clv_err *err) {
-  if (is_listed(p->devices, m->device)) return CLV_OK;
+  if (is_device_listed(p->devices, m->device)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "it has no device '%s'; it has: %s", m->device,
                   p->devices[0] ? p->devices : "none");
 }
 
 void api_module_set_device(cleave_module *m, const char *device) {
   if (device[0] && strncmp(m->device, device, sizeof m->device - 1) != 0)
-    snprintf(m->device, sizeof m->device, "%.*s", API_DEVICE_NAME - 1, device);
+    snprintf(m->device, sizeof m->device, "%.*s", API_DEVICE_NAME_BYTES - 1, device);
 }
 
 /* Adds the ties to a request. Refuses a worker that does not support ties, because it would train
  * two separate parameters. */
-static clv_code put_ties(const cleave_module *m, const api_peer *p, clv_wire_load_request *q,
-                         clv_err *err) {
+static clv_code fill_ties(const cleave_module *m, const api_peer *p, clv_wire_load_request *q,
+                          clv_err *err) {
   for (int i = 0; i < m->params->n_ties; i++) {
     const clv_tie *t = &m->params->ties[i];
-    if (!p->has_ties)
+    if (!p->supports_ties)
       return clv_fail(err, CLV_PRECONDITION,
                       "'%s' is another layer's parameter, and this worker knows no such thing: "
                       "update it",
@@ -390,7 +394,7 @@ static clv_code put_ties(const cleave_module *m, const api_peer *p, clv_wire_loa
 
 /* Refuses a worker whose version cannot keep averages, because its checkpoints would lack them. */
 static clv_code check_ema(const cleave_module *m, const api_peer *p, clv_err *err) {
-  if (p->has_ema || !m->optimizer || !(m->groups[0]->optim.ema > 0)) return CLV_OK;
+  if (p->supports_ema || !m->optimizer || !(m->groups[0]->optim.ema > 0)) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,
                   "this worker cannot keep an average of the weights (train.ema), because it is of "
                   "an older version: update it, or remove train.ema");
@@ -401,10 +405,10 @@ static clv_code check_worker(const cleave_module *m, const api_peer *p, clv_err 
   return check_ema(m, p, err);
 }
 
-static void put_artifact(const cleave_module *m, clv_wire_load_request *q) {
-  if (!m->artifact) return;
+static void fill_artifact(const cleave_module *m, clv_wire_load_request *q) {
+  if (!m->artifact_name) return;
   q->init_source = CLV_WIRE_INIT_ARTIFACT;
-  q->artifact = (clv_wire_artifact){m->artifact, m->artifact_sha256};
+  q->artifact = (clv_wire_artifact){m->artifact_name, m->artifact_sha256};
 }
 
 static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err) {
@@ -416,34 +420,34 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   CLV_AUTO(clv_module_message_clear) clv_module_message message = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   CLV_AUTO(clv_wire_message_clear) clv_wire_load_reply o = {0};
-  clv_wire_load_request q = {.session_id = rt->session,
+  clv_wire_load_request q = {.session_id = rt->session_id,
                              .attempt_number = rt->epoch,
                              .module_index = m->index,
                              .module_generation = m->generation,
-                             .n_threads = m->threads,
-                             .max_calls_in_flight = m->in_flight,
-                             .computes_in_bf16 = m->bf16,
-                             .allows_tf32 = m->tf32,
-                             .frozen_has_no_grads_or_moments = m->frozen_is_final,
-                             .stores_frozen_as_bf16 = m->frozen_bf16,
+                             .n_threads = m->n_threads,
+                             .max_calls_in_flight = m->max_calls_in_flight,
+                             .computes_in_bf16 = m->computes_in_bf16,
+                             .allows_tf32 = m->allows_tf32,
+                             .frozen_has_no_grads_or_moments = m->is_frozen_set_final,
+                             .stores_frozen_as_bf16 = m->stores_frozen_as_bf16,
                              .peer_names = others,
                              .input_needs_grad = m->needs_input_grads,
                              .device_name = m->device,
                              .module_name = m->name,
-                             .new_param_names = m->initialized,
-                             .n_new_params = m->n_initialized,
-                             .frozen_names = m->frozen,
-                             .n_frozen = m->n_frozen};
+                             .new_param_names = m->initialized_params,
+                             .n_new_params = m->n_initialized_params,
+                             .frozen_names = m->frozen_params,
+                             .n_frozen = m->n_frozen_params};
   CLV_TRY(check_worker(m, p, err));
   CLV_TRY(clv_module_message_make(m->graph, &message, &q, err));
-  CLV_TRY(put_ties(m, p, &q, err));
-  put_artifact(m, &q);
+  CLV_TRY(fill_ties(m, p, &q, err));
+  fill_artifact(m, &q);
   q.n_peers = list_direct_peers(m, others);
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
-  put_groups(m, names, groups, &q);
+  fill_groups(m, names, groups, &q);
   CLV_TRY(clv_wire_load_request_encode(&q, &request, err));
-  clv_code code = call_worker(p, CLV_METHOD_LOAD_MODULE, &request, timeout_ms, &reply, err);
-  if (code == CLV_NOT_FOUND && m->artifact)
+  clv_code code = call_worker_method(p, CLV_METHOD_LOAD_MODULE, &request, timeout_ms, &reply, err);
+  if (code == CLV_NOT_FOUND && m->artifact_name)
     code = err->code = CLV_DATA_LOSS; /* as for a missing file of weights */
   CLV_TRY(code);
   clv_piece piece = {reply.data, reply.len};
@@ -453,9 +457,9 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   return CLV_OK;
 }
 
-/* Fills in the optimiser groups of a module at the master. names and groups: as for put_groups. */
-static void put_local_groups(const cleave_module *m, const char **names, clv_module_group *groups,
-                             clv_module_options *o) {
+/* Fills in the optimiser groups of a module at the master. names and groups: as for fill_groups. */
+static void fill_local_groups(const cleave_module *m, const char **names, clv_module_group *groups,
+                              clv_module_options *o) {
   if (!m->optimizer) return;
   o->is_trainable = true;
   o->has_no_revert = m->optimizer->cannot_revert;
@@ -473,7 +477,7 @@ static void put_local_groups(const cleave_module *m, const char **names, clv_mod
 /* Returns the batch of the first input that is not a scalar. */
 static int64_t batch_size_of(const cleave_module *m) {
   for (uint32_t i = 0; i < m->n_inputs; i++) {
-    const clv_shape *shape = &m->graph->nodes[m->inputs[i]].shape;
+    const clv_shape *shape = &m->graph->nodes[m->input_nodes[i]].shape;
     if (shape->rank) return shape->dim[0];
   }
   return 1;
@@ -513,17 +517,17 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .name = m->name,
                           .backend = m->backend,
                           .device = m->device,
-                          .threads = (int)m->threads,
-                          .bf16 = m->bf16,
-                          .tf32 = m->tf32,
-                          .is_frozen_for_good = m->frozen_is_final,
-                          .frozen_bf16 = m->frozen_bf16,
+                          .threads = (int)m->n_threads,
+                          .bf16 = m->computes_in_bf16,
+                          .tf32 = m->allows_tf32,
+                          .is_frozen_for_good = m->is_frozen_set_final,
+                          .frozen_bf16 = m->stores_frozen_as_bf16,
                           .input_needs_grad = m->needs_input_grads,
-                          .max_calls_in_flight = m->in_flight,
-                          .frozen = m->frozen,
-                          .n_frozen = m->n_frozen};
+                          .max_calls_in_flight = m->max_calls_in_flight,
+                          .frozen = m->frozen_params,
+                          .n_frozen = m->n_frozen_params};
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
-  put_local_groups(m, names, groups, &o);
+  fill_local_groups(m, names, groups, &o);
   CLV_TRY(pin_owners(m, &ties, err));
   o.ties = ties.list;
   o.n_ties = ties.n;
@@ -534,8 +538,8 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
     clv_module_free(module);
     return code;
   }
-  rt->local_threads = CLV_MAX(rt->local_threads, m->threads);
-  if (rt->rpc) clv_rpc_runtime_set_spin(rt->rpc, clv_spin_us(rt->local_threads));
+  rt->max_local_threads = CLV_MAX(rt->max_local_threads, m->n_threads);
+  if (rt->rpc) clv_rpc_runtime_set_spin(rt->rpc, clv_spin_us(rt->max_local_threads));
   return clv_node_add_module(rt->node, module, err);
 }
 

@@ -9,7 +9,7 @@
 #include "master/api/core/core.h"
 #include "master/egress/egress.h"
 
-cleave_status api_gradients_result(const api_future *f, void *ret, cleave_error *error);
+cleave_status api_copy_gradients_result(const api_future *f, void *ret, cleave_error *error);
 
 /* ---- rejoining workers (rejoin.c); call these without the lock ------------------------------- */
 
@@ -44,7 +44,7 @@ cleave_status api_fronts_note_module(api_fronts *f, const cleave_module *m,
                                      cleave_error *error) CLEAVE_RESULT;
 cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,
                                      cleave_error *error) CLEAVE_RESULT;
-cleave_status api_fronts_judge(api_fronts *f, const api_value *v, const cleave_sending *what,
+cleave_status api_fronts_judge(api_fronts *f, const api_value *v, const cleave_sending *sending,
                                cleave_error *error) CLEAVE_RESULT;
 /* Finds by the rules of `plan` what a tensor behind the row's front shows. Sets shows and
  * hiding_layers if they are 0, and removes the front from the row. CLEAVE_DENIED: the row declares

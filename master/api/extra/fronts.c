@@ -26,8 +26,8 @@
 enum {
   MAX_SOURCES = 1024, /* a value that depends on more values counts as a raw record */
   /* the first readings of weights are all added to the ledger, later ones once in this time */
-  MAX_FREE_READS = 256,
-  READ_INTERVAL_S = 60
+  MAX_UNLIMITED_READS = 256,
+  MIN_READ_INTERVAL_S = 60
 };
 
 /* Values that the program has given to a parameter of a module at the master, or of a `front`. */
@@ -42,21 +42,22 @@ typedef struct given_values {
  * joined graph. */
 typedef struct sources {
   const api_value *list[MAX_SOURCES]; /* [n] */
-  int node[MAX_SOURCES];              /* [n] */
+  int nodes[MAX_SOURCES];             /* [n] */
   size_t n;
 } sources;
 
 struct api_fronts {
   const clv_session_config *config;
   clv_program_gate *gate;
-  bool compares_rows;  /* rows are compared with what the values show */
-  given_values *given; /* [n_given] */
-  size_t n_given;
+  bool compares_rows;         /* rows are compared with what the values show */
+  given_values *given_values; /* [n_given_values] */
+  size_t n_given_values;
   /* [n_compared_hashes] hashes of joined graphs whose rows were found correct */
   uint64_t *compared_hashes;
   size_t n_compared_hashes;
-  uint64_t n_reads, next_read_ns; /* readings added to the ledger; earliest time of the next */
-  sources sources;                /* sources of the value that is being compared */
+  /* readings added to the ledger; earliest time of the next */
+  uint64_t n_noted_readings, next_noted_reading_ns;
+  sources sources; /* sources of the value that is being compared */
 };
 
 clv_code api_fronts_new(const clv_session_config *c, clv_program_gate *gate, api_fronts **ret,
@@ -73,8 +74,8 @@ static void free_given_values(given_values *g) {
 
 void api_fronts_free(api_fronts *f) {
   if (!f) return;
-  for (size_t i = 0; i < f->n_given; i++) free_given_values(&f->given[i]);
-  free(f->given);
+  for (size_t i = 0; i < f->n_given_values; i++) free_given_values(&f->given_values[i]);
+  free(f->given_values);
   free(f->compared_hashes);
   free(f);
 }
@@ -114,25 +115,27 @@ static clv_code find_plain_reason(const cleave_tensor *t, const char **ret, clv_
 }
 
 static given_values *find_given_values(const api_fronts *f, uint64_t module, const char *name) {
-  for (size_t i = 0; i < f->n_given; i++)
-    if (f->given[i].module == module && strcmp(f->given[i].name, name) == 0) return &f->given[i];
+  for (size_t i = 0; i < f->n_given_values; i++)
+    if (f->given_values[i].module == module && strcmp(f->given_values[i].name, name) == 0)
+      return &f->given_values[i];
   return NULL;
 }
 
 /* Stores the sample of values that the program has given to a parameter, in place of an earlier
  * sample. */
 static clv_code store_given_values(api_fronts *f, uint64_t module, const cleave_named_tensor *w,
-                                   given_values *with, clv_err *err) {
+                                   given_values *new_values, clv_err *err) {
   given_values *to = find_given_values(f, module, w->name);
   if (!to) {
-    given_values *more = reallocarray(f->given, f->n_given + 1, sizeof *more);
-    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    f->given = more;
-    to = &f->given[f->n_given++];
+    given_values *grown_values =
+        reallocarray(f->given_values, f->n_given_values + 1, sizeof *grown_values);
+    if (!grown_values) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    f->given_values = grown_values;
+    to = &f->given_values[f->n_given_values++];
     *to = (given_values){0};
   }
   free_given_values(to);
-  *to = (given_values){module, "", clv_steal(&with->sample), with->plain_reason};
+  *to = (given_values){module, "", clv_steal(&new_values->sample), new_values->plain_reason};
   snprintf(to->name, sizeof to->name, "%.*s", (int)sizeof to->name - 1, w->name);
   return CLV_OK;
 }
@@ -142,7 +145,7 @@ static clv_code note_given_values(api_fronts *f, cleave_runtime *rt, uint64_t mo
   CLV_AUTO(free_given_values) given_values g = {0};
   if (w->tensor.rank < 2) return CLV_OK;
   if (f->compares_rows) CLV_TRY(sample_tensor(&w->tensor, &g.sample, err));
-  if (g.sample) g.sample->max_row_digests = CLV_ROW_MAX_LOOKED_UP;
+  if (g.sample) g.sample->max_row_digests = CLV_MAX_LOOKED_UP_ROWS_PER_TENSOR;
   if (f->compares_rows) CLV_TRY(find_plain_reason(&w->tensor, &g.plain_reason, err));
   LOCKED(rt);
   f->n_compared_hashes = 0;
@@ -151,7 +154,7 @@ static clv_code note_given_values(api_fronts *f, cleave_runtime *rt, uint64_t mo
 
 /* ---- the ledger of keys and weights that workers know ---------------------------------------- */
 
-static const char *identity_of(const cleave_runtime *rt, uint32_t node) {
+static const char *find_worker_identity(const cleave_runtime *rt, uint32_t node) {
   return rt->peers[node].spec->identity;
 }
 
@@ -163,21 +166,21 @@ static bool is_later_node(const clv_graph *g, int k) {
 /* Returns the ledger's name of the key of a module's node. A module with the seed of a session's
  * network (CLEAVE_SESSION_NETWORK) has the names of that network, because a session with the same
  * train.seed has the same keys. */
-static clv_code name_of_key(const cleave_module *m, int k, clv_sha256 *ret, clv_err *err) {
+static clv_code find_ledger_key_name(const cleave_module *m, int k, clv_sha256 *ret, clv_err *err) {
   const clv_node *n = &m->graph->nodes[k];
-  if (m->seed != CLEAVE_SESSION_NETWORK) return clv_ledger_name_of_module_key(&n->key, ret, err);
-  return clv_ledger_name_of_layer(&m->runtime->seed, n->layer,
-                                  is_later_node(m->graph, k) ? n->name : "", ret, err);
+  if (m->seed != CLEAVE_SESSION_NETWORK) return clv_ledger_hash_module_key(&n->key, ret, err);
+  return clv_ledger_hash_layer_key(&m->runtime->seed, n->layer,
+                                   is_later_node(m->graph, k) ? n->name : "", ret, err);
 }
 
-static clv_code add_tensor(clv_ledger_list *l, const char *identity, const cleave_tensor *t,
-                           clv_err *err) {
+static clv_code add_tensor_sample(clv_ledger_list *l, const char *identity, const cleave_tensor *t,
+                                  clv_err *err) {
   CLV_AUTO(free_samplep) clv_weights_sample *s = NULL;
   CLV_TRY(sample_tensor(t, &s, err));
   return s ? clv_ledger_list_add_sample(l, identity, s, err) : CLV_OK;
 }
 
-static cleave_named_tensor view_of_weight(const api_pending_weight *w) {
+static cleave_named_tensor make_weight_view(const api_pending_weight *w) {
   cleave_named_tensor ret = {w->name,
                              {.dtype = (cleave_dtype)w->tensor->dtype,
                               .rank = w->tensor->shape.rank,
@@ -188,23 +191,23 @@ static cleave_named_tensor view_of_weight(const api_pending_weight *w) {
 
 static clv_code note_sent_module(const cleave_module *m, clv_err *err) {
   CLV_AUTO(clv_ledger_list_done) clv_ledger_list l = {0};
-  const char *identity = identity_of(m->runtime, m->node);
+  const char *identity = find_worker_identity(m->runtime, m->node);
   for (int k = 0; k < m->graph->n_nodes; k++) {
     clv_sha256 of;
     if (m->graph->nodes[k].op == CLV_OP_INPUT) continue;
-    CLV_TRY(name_of_key(m, k, &of, err));
+    CLV_TRY(find_ledger_key_name(m, k, &of, err));
     CLV_TRY(clv_ledger_list_add(&l, identity, CLV_LEDGER_KEY, &of, err));
   }
   for (size_t i = 0; i < m->n_pending_weights; i++) {
-    cleave_named_tensor w = view_of_weight(&m->pending_weights[i]);
-    CLV_TRY(add_tensor(&l, identity, &w.tensor, err));
+    cleave_named_tensor w = make_weight_view(&m->pending_weights[i]);
+    CLV_TRY(add_tensor_sample(&l, identity, &w.tensor, err));
   }
   return clv_ledger_add(l.items, l.n, err);
 }
 
 /* Forgets which joined graphs were compared. Call when the ledger has new entries, because a worker
  * then knows more. */
-static void forget_compared(api_fronts *f, cleave_runtime *rt) {
+static void forget_compared_hashes(api_fronts *f, cleave_runtime *rt) {
   LOCKED(rt);
   f->n_compared_hashes = 0;
 }
@@ -212,10 +215,10 @@ static void forget_compared(api_fronts *f, cleave_runtime *rt) {
 cleave_status api_fronts_note_module(api_fronts *f, const cleave_module *m, cleave_error *error) {
   if (m->node) {
     TRY(note_sent_module(m, &err));
-    forget_compared(f, m->runtime);
+    forget_compared_hashes(f, m->runtime);
   }
   for (size_t i = 0; !m->node && i < m->n_pending_weights; i++) {
-    cleave_named_tensor w = view_of_weight(&m->pending_weights[i]);
+    cleave_named_tensor w = make_weight_view(&m->pending_weights[i]);
     TRY(note_given_values(f, m->runtime, m->load_number, &w, &err));
   }
   return CLEAVE_OK;
@@ -225,27 +228,27 @@ cleave_status api_fronts_note_module(api_fronts *f, const cleave_module *m, clea
  * read in each step and the ledger never forgets an entry. */
 static bool should_note_reading(api_fronts *f, cleave_runtime *rt) {
   LOCKED(rt);
-  uint64_t now = api_now(rt);
-  if (f->n_reads >= MAX_FREE_READS && now < f->next_read_ns) return false;
-  f->n_reads++;
-  f->next_read_ns = now + READ_INTERVAL_S * UINT64_C(1000000000);
+  uint64_t now_ns = api_now(rt);
+  if (f->n_noted_readings >= MAX_UNLIMITED_READS && now_ns < f->next_noted_reading_ns) return false;
+  f->n_noted_readings++;
+  f->next_noted_reading_ns = now_ns + MIN_READ_INTERVAL_S * UINT64_C(1000000000);
   return true;
 }
 
 cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,
                                      cleave_error *error) {
   CLV_AUTO(clv_ledger_list_done) clv_ledger_list l = {0};
-  if (v->were_read && !should_note_reading(f, v->runtime)) return CLEAVE_OK;
+  if (v->are_read_values && !should_note_reading(f, v->runtime)) return CLEAVE_OK;
   for (size_t i = 0; i < v->n; i++) {
     const cleave_named_tensor *w = &v->items[i];
     if (v->node)
-      TRY(add_tensor(&l, identity_of(v->runtime, v->node), &w->tensor, &err));
+      TRY(add_tensor_sample(&l, find_worker_identity(v->runtime, v->node), &w->tensor, &err));
     else
       TRY(note_given_values(f, v->runtime, v->module->load_number, w, &err));
   }
   if (!l.n) return CLEAVE_OK;
   TRY(clv_ledger_add(l.items, l.n, &err));
-  forget_compared(f, v->runtime);
+  forget_compared_hashes(f, v->runtime);
   return CLEAVE_OK;
 }
 
@@ -254,29 +257,29 @@ cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,
 /* A joined graph, with what workers know of each node, and the first reason found. */
 typedef struct joined_graph {
   /* for a gradient, which shows labels: a layer that does not learn hides nothing */
-  bool is_of_labels;
+  bool is_for_label_gradient;
   clv_graph *graph;
-  clv_reach_layer *layer_kinds; /* [CLV_MAX_NODES] */
-  clv_ledger *ledger;           /* NULL until a layer is looked up */
-  clv_bytes reason;             /* why a layer hides nothing; empty: no layer is known */
+  clv_weight_secrecy *layer_kinds; /* [CLV_MAX_NODES] */
+  clv_ledger *ledger;              /* NULL until a layer is looked up */
+  clv_bytes reason;                /* why a layer hides nothing; empty: no layer is known */
 } joined_graph;
 
-static void joined_done(joined_graph *j) {
+static void joined_graph_done(joined_graph *j) {
   clv_graph_free(j->graph);
   free(j->layer_kinds);
   clv_ledger_free(j->ledger);
   clv_bytes_done(&j->reason);
 }
 
-static clv_code joined_begin(joined_graph *j, clv_err *err) {
+static clv_code joined_graph_begin(joined_graph *j, clv_err *err) {
   CLV_TRY(clv_graph_new(&j->graph, err));
   CLV_TRY(clv_alloc(CLV_MAX_NODES, sizeof *j->layer_kinds, &j->layer_kinds, err));
   return clv_ledger_open(&j->ledger, err);
 }
 
 /* Appends why values that the program has given hide nothing; appends nothing if they do hide. */
-static clv_code add_reason_of_given(const joined_graph *j, const given_values *g, bool is_secret,
-                                    clv_bytes *reason, clv_err *err) {
+static clv_code add_given_values_reason(const joined_graph *j, const given_values *g,
+                                        bool is_secret, clv_bytes *reason, clv_err *err) {
   if (!is_secret)
     clv_bytes_puts(reason, "has weights that the program does not declare secret");
   else if (g->plain_reason)
@@ -284,7 +287,7 @@ static clv_code add_reason_of_given(const joined_graph *j, const given_values *g
   else if (!g->sample)
     clv_bytes_puts(reason, "got its weights before the first row was declared");
   else
-    return clv_ledger_reason_of_sample(j->ledger, g->sample, reason, err);
+    return clv_ledger_explain_known_sample(j->ledger, g->sample, reason, err);
   return CLV_OK;
 }
 
@@ -297,9 +300,8 @@ static bool is_tied(const clv_graph *g, int k) {
 
 /* Appends why a layer of a module at the master hides nothing, as `plan` says it; appends nothing
  * if it does hide. */
-static clv_code add_reason_of_layer(const api_fronts *f, const joined_graph *j,
-                                    const cleave_module *m, int k, clv_bytes *reason,
-                                    clv_err *err) {
+static clv_code add_layer_reason(const api_fronts *f, const joined_graph *j, const cleave_module *m,
+                                 int k, clv_bytes *reason, clv_err *err) {
   const clv_node *n = &m->graph->nodes[k];
   clv_sha256 of;
   if (is_tied(m->graph, k)) clv_bytes_puts(reason, "shares its weights with another layer");
@@ -307,7 +309,7 @@ static clv_code add_reason_of_layer(const api_fronts *f, const joined_graph *j,
     const clv_param *p = &m->params->list[i];
     const given_values *g = find_given_values(f, m->load_number, p->name);
     if (p->node != k || p->shape.rank < 2) continue;
-    if (g) return add_reason_of_given(j, g, m->has_secret_weights, reason, err);
+    if (g) return add_given_values_reason(j, g, m->has_secret_weights, reason, err);
   }
   if (reason->len) return CLV_OK;
   if (n->op == CLV_OP_LINEAR && n->attrs.init_zero)
@@ -315,8 +317,8 @@ static clv_code add_reason_of_layer(const api_fronts *f, const joined_graph *j,
   else if (f->config->train.seed.is_guessable)
     clv_bytes_puts(reason, "has weights from a train.seed that can be tried out (leave it out)");
   if (reason->len) return CLV_OK;
-  CLV_TRY(name_of_key(m, k, &of, err));
-  return clv_ledger_reason_of_key(j->ledger, &of, reason, err);
+  CLV_TRY(find_ledger_key_name(m, k, &of, err));
+  return clv_ledger_explain_known_key(j->ledger, &of, reason, err);
 }
 
 static void keep_first_reason(joined_graph *j, const char *layer, const char *module,
@@ -340,17 +342,17 @@ static bool is_learning_layer(const cleave_module *m, int k) {
   return has_learning_weight;
 }
 
-static clv_code kind_of_layer(const api_fronts *f, joined_graph *j, const cleave_module *m, int k,
-                              clv_reach_layer *ret, clv_err *err) {
+static clv_code find_layer_kind(const api_fronts *f, joined_graph *j, const cleave_module *m, int k,
+                                clv_weight_secrecy *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes reason = {0};
   const clv_node *n = &m->graph->nodes[k];
-  *ret = m->node ? CLV_REACH_AT_WORKER : CLV_REACH_SECRET;
+  *ret = m->node ? CLV_WEIGHTS_AT_WORKER : CLV_WEIGHTS_SECRET;
   if (m->node || !has_weights(n)) return CLV_OK;
-  CLV_TRY(add_reason_of_layer(f, j, m, k, &reason, err));
-  if (!reason.len && j->is_of_labels && !is_learning_layer(m, k))
+  CLV_TRY(add_layer_reason(f, j, m, k, &reason, err));
+  if (!reason.len && j->is_for_label_gradient && !is_learning_layer(m, k))
     clv_bytes_puts(&reason, "is frozen");
   if (!reason.len) return CLV_OK;
-  *ret = CLV_REACH_KNOWN;
+  *ret = CLV_WEIGHTS_KNOWN;
   keep_first_reason(j, n->name, m->name, &reason);
   return CLV_OK;
 }
@@ -377,7 +379,7 @@ static bool find_sources(const api_value *v, sources *s) {
   if (!add_source(s, v)) return false;
   for (size_t i = 0; i < s->n; i++) {
     const api_value *x = s->list[i];
-    if (x->kept_ref || x->cached_rows_of) return false;
+    if (x->kept_ref || x->cached_rows_module) return false;
     for (uint32_t k = 0; x->module && k < x->n_args; k++)
       if (!add_source(s, x->args[k])) return false;
   }
@@ -385,14 +387,14 @@ static bool find_sources(const api_value *v, sources *s) {
   return true;
 }
 
-static size_t index_of_source(const sources *s, const api_value *v) {
+static size_t find_source_index(const sources *s, const api_value *v) {
   size_t i = 0;
   while (s->list[i] != v) i++;
   return i;
 }
 
-static int node_of_source(const sources *s, const api_value *v) {
-  return s->node[index_of_source(s, v)];
+static int find_source_node(const sources *s, const api_value *v) {
+  return s->nodes[find_source_index(s, v)];
 }
 
 static clv_code join_leaf(joined_graph *j, const api_value *v, int *ret, clv_err *err) {
@@ -400,45 +402,45 @@ static clv_code join_leaf(joined_graph *j, const api_value *v, int *ret, clv_err
   snprintf(name, sizeof name, "leaf%llu", (unsigned long long)v->id);
   clv_dtype dtype = v->dtype == CLV_BF16 ? CLV_F32 : v->dtype;
   CLV_TRY(clv_graph_add_input(j->graph, name, dtype, &v->shape, ret, err));
-  j->layer_kinds[*ret] = CLV_REACH_AT_WORKER;
+  j->layer_kinds[*ret] = CLV_WEIGHTS_AT_WORKER;
   return CLV_OK;
 }
 
 static clv_code join_node(const api_fronts *f, joined_graph *j, const cleave_module *m, int k,
-                          const int *node_of, int *ret, clv_err *err) {
+                          const int *joined_nodes, int *ret, clv_err *err) {
   const clv_node *n = &m->graph->nodes[k];
   int in[CLV_MAX_IN];
   char name[32];
   if (j->graph->n_nodes == CLV_MAX_NODES)
     return clv_fail(err, CLV_EXHAUSTED, "more than %d layers", CLV_MAX_NODES);
   snprintf(name, sizeof name, "n%d", j->graph->n_nodes);
-  for (int i = 0; i < n->n_in; i++) in[i] = node_of[n->in[i]];
+  for (int i = 0; i < n->n_in; i++) in[i] = joined_nodes[n->in[i]];
   CLV_TRY(clv_graph_add(j->graph, n->op, &n->attrs, name, (uint32_t)j->graph->n_nodes, in, n->n_in,
                         ret, err));
-  return kind_of_layer(f, j, m, k, &j->layer_kinds[*ret], err);
+  return find_layer_kind(f, j, m, k, &j->layer_kinds[*ret], err);
 }
 
 static clv_code join_call(const api_fronts *f, joined_graph *j, const sources *s,
                           const api_value *v, int *ret, clv_err *err) {
   const cleave_module *m = v->module;
-  CLV_AUTO(clv_freep) int *node_of = NULL;
+  CLV_AUTO(clv_freep) int *joined_nodes = NULL;
   uint32_t input = 0;
-  CLV_TRY(clv_alloc((size_t)m->graph->n_nodes, sizeof *node_of, &node_of, err));
+  CLV_TRY(clv_alloc((size_t)m->graph->n_nodes, sizeof *joined_nodes, &joined_nodes, err));
   for (int k = 0; k < m->graph->n_nodes; k++) {
     if (m->graph->nodes[k].op == CLV_OP_INPUT)
-      node_of[k] = node_of_source(s, v->args[input++]);
+      joined_nodes[k] = find_source_node(s, v->args[input++]);
     else
-      CLV_TRY(join_node(f, j, m, k, node_of, &node_of[k], err));
+      CLV_TRY(join_node(f, j, m, k, joined_nodes, &joined_nodes[k], err));
   }
-  *ret = node_of[m->graph->output_node];
+  *ret = joined_nodes[m->graph->output_node];
   return CLV_OK;
 }
 
 static clv_code join_sources(const api_fronts *f, joined_graph *j, sources *s, clv_err *err) {
   for (size_t i = 0; i < s->n; i++) {
     const api_value *v = s->list[i];
-    CLV_TRY(v->module ? join_call(f, j, s, v, &s->node[i], err)
-                      : join_leaf(j, v, &s->node[i], err));
+    CLV_TRY(v->module ? join_call(f, j, s, v, &s->nodes[i], err)
+                      : join_leaf(j, v, &s->nodes[i], err));
   }
   return CLV_OK;
 }
@@ -452,8 +454,9 @@ typedef struct verdict {
   uint32_t n_hiding_nodes;
 } verdict;
 
-static bool is_hiding(const joined_graph *j, const clv_reach *r, int k) {
-  return has_weights(&j->graph->nodes[k]) && j->layer_kinds[k] == CLV_REACH_SECRET && r[k].sums_two;
+static bool is_hiding_node(const joined_graph *j, const clv_reach *r, int k) {
+  return has_weights(&j->graph->nodes[k]) && j->layer_kinds[k] == CLV_WEIGHTS_SECRET &&
+         r[k].sums_two_places;
 }
 
 static clv_code judge_node(const joined_graph *j, int node, verdict *ret, clv_err *err) {
@@ -462,15 +465,15 @@ static clv_code judge_node(const joined_graph *j, int node, verdict *ret, clv_er
   CLV_AUTO(clv_freep) uint32_t *n_hiding_nodes = NULL;
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *reach, &reach, err));
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *n_hiding_nodes, &n_hiding_nodes, err));
-  CLV_TRY(clv_reach_forward(g, j->layer_kinds, UINT32_MAX, reach, err));
+  CLV_TRY(clv_reach_records_in_values(g, j->layer_kinds, UINT32_MAX, reach, err));
   for (int k = 0; k < g->n_nodes; k++) {
     const clv_node *n = &g->nodes[k];
     n_hiding_nodes[k] = n->n_in ? UINT32_MAX : 0;
     for (int i = 0; i < n->n_in; i++)
       n_hiding_nodes[k] = CLV_MIN(n_hiding_nodes[k], n_hiding_nodes[n->in[i]]);
-    n_hiding_nodes[k] += n->n_in && is_hiding(j, reach, k);
+    n_hiding_nodes[k] += n->n_in && is_hiding_node(j, reach, k);
   }
-  *ret = (verdict){clv_findings_of_reach(&reach[node]), n_hiding_nodes[node]};
+  *ret = (verdict){clv_reach_findings(&reach[node]), n_hiding_nodes[node]};
   if (g->nodes[node].op == CLV_OP_INPUT) ret->findings = CLV_FINDING_RAW_INPUT;
   return CLV_OK;
 }
@@ -480,13 +483,13 @@ static clv_code judge_node(const joined_graph *j, int node, verdict *ret, clv_er
 static clv_code judge_value(api_fronts *f, const api_value *v, bool has_all_sources,
                             joined_graph *j, verdict *ret, clv_err *err) {
   *ret = (verdict){CLV_FINDING_RAW_INPUT, 0};
-  CLV_TRY(joined_begin(j, err));
+  CLV_TRY(joined_graph_begin(j, err));
   if (!has_all_sources) {
     clv_bytes_puts(&j->reason, "it is made of kept values, or of too many calls");
     return CLV_OK;
   }
   CLV_TRY(join_sources(f, j, &f->sources, err));
-  return judge_node(j, node_of_source(&f->sources, v), ret, err);
+  return judge_node(j, find_source_node(&f->sources, v), ret, err);
 }
 
 /* Applies the rules to the gradient of a node's value, back from the value that the loss reads
@@ -498,15 +501,15 @@ static clv_code judge_gradient_of_node(const joined_graph *j, int node, verdict 
   CLV_AUTO(clv_freep) uint32_t *n_hiding_nodes = NULL;
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *reach, &reach, err));
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *n_hiding_nodes, &n_hiding_nodes, err));
-  CLV_TRY(clv_reach_backward(g, j->layer_kinds, g->nodes[node].layer, reach, err));
+  CLV_TRY(clv_reach_labels_in_gradients(g, j->layer_kinds, g->nodes[node].layer, reach, err));
   for (int k = 0; k < g->n_nodes; k++) n_hiding_nodes[k] = UINT32_MAX;
   n_hiding_nodes[g->output_node] = 0;
   for (int k = g->output_node; k > node; k--)
     for (int i = 0; n_hiding_nodes[k] != UINT32_MAX && i < g->nodes[k].n_in; i++) {
       uint32_t *to = &n_hiding_nodes[g->nodes[k].in[i]];
-      *to = CLV_MIN(*to, n_hiding_nodes[k] + is_hiding(j, reach, k));
+      *to = CLV_MIN(*to, n_hiding_nodes[k] + is_hiding_node(j, reach, k));
     }
-  bool is_readable = reach[node].is_unmixed || reach[node].has_known_mixing;
+  bool is_readable = reach[node].has_unmixed_path || reach[node].has_known_mixing;
   *ret = (verdict){is_readable ? CLV_FINDING_LABELS_READABLE : CLV_FINDING_MIXED,
                    n_hiding_nodes[node]};
   return CLV_OK;
@@ -516,17 +519,17 @@ static clv_code judge_gradient_of_node(const joined_graph *j, int node, verdict 
  * the sources of the root. The root must be a loss layer of Cleave, alone or last in its module. */
 static clv_code judge_gradient(api_fronts *f, const api_value *v, const api_value *root,
                                joined_graph *j, verdict *ret, clv_err *err) {
-  j->is_of_labels = true;
-  CLV_TRY(joined_begin(j, err));
+  j->is_for_label_gradient = true;
+  CLV_TRY(joined_graph_begin(j, err));
   CLV_TRY(join_sources(f, j, &f->sources, err));
-  const clv_node *loss = &j->graph->nodes[node_of_source(&f->sources, root)];
+  const clv_node *loss_node = &j->graph->nodes[find_source_node(&f->sources, root)];
   *ret = (verdict){CLV_FINDING_LABELS_READABLE, 0};
-  if (!clv_op_is_loss(loss->op)) {
+  if (!clv_op_is_loss(loss_node->op)) {
     clv_bytes_printf(&j->reason, "'%.60s' ends with no loss layer", root->module->name);
     return CLV_OK;
   }
-  j->graph->output_node = loss->in[0];
-  return judge_gradient_of_node(j, node_of_source(&f->sources, v), ret, err);
+  j->graph->output_node = loss_node->in[0];
+  return judge_gradient_of_node(j, find_source_node(&f->sources, v), ret, err);
 }
 
 /* ---- joined graphs that were compared before ------------------------------------------------- */
@@ -537,7 +540,7 @@ static uint64_t mix_hash(uint64_t hash, uint64_t value) {
 }
 
 /* Returns a hash of the receiver and of the calls in f->sources, without their batch sizes. */
-static uint64_t hash_of_calls(const api_fronts *f, const char *worker) {
+static uint64_t hash_calls(const api_fronts *f, const char *worker) {
   uint64_t hash = 0;
   for (; *worker; worker++) hash = mix_hash(hash, (unsigned char)*worker);
   for (size_t i = 0; i < f->sources.n; i++) {
@@ -546,7 +549,7 @@ static uint64_t hash_of_calls(const api_fronts *f, const char *worker) {
     for (int k = 1; !v->module && k < v->shape.rank; k++)
       hash = mix_hash(hash, (uint64_t)v->shape.dim[k]);
     for (uint32_t k = 0; v->module && k < v->n_args; k++)
-      hash = mix_hash(hash, (uint64_t)index_of_source(&f->sources, v->args[k]));
+      hash = mix_hash(hash, (uint64_t)find_source_index(&f->sources, v->args[k]));
   }
   return hash;
 }
@@ -568,25 +571,25 @@ static void remember_compared_hash(api_fronts *f, uint64_t hash) {
 /* Compares the row of a tensor with the verdict. If they agree, stores the hash of the joined
  * graph;
  * 0: stores none. */
-static cleave_status compare_row_with_verdict(api_fronts *f, const cleave_sending *what,
-                                              const verdict *found, const joined_graph *j,
+static cleave_status compare_row_with_verdict(api_fronts *f, const cleave_sending *sending,
+                                              const verdict *rule_verdict, const joined_graph *j,
                                               uint64_t hash, cleave_error *error) {
-  cleave_status status =
-      clv_program_gate_compare(f->gate, what, found->findings, found->n_hiding_nodes,
-                               j->reason.len ? j->reason.data : "", error);
+  cleave_status status = clv_program_gate_compare_findings(
+      f->gate, sending, rule_verdict->findings, rule_verdict->n_hiding_nodes,
+      j->reason.len ? j->reason.data : "", error);
   if (status == CLEAVE_OK && hash) remember_compared_hash(f, hash);
   return status;
 }
 
-static cleave_status compare_value(api_fronts *f, const api_value *v, const cleave_sending *what,
+static cleave_status compare_value(api_fronts *f, const api_value *v, const cleave_sending *sending,
                                    cleave_error *error) {
-  CLV_AUTO(joined_done) joined_graph j = {0};
-  verdict found;
+  CLV_AUTO(joined_graph_done) joined_graph j = {0};
+  verdict rule_verdict;
   bool has_all_sources = find_sources(v, &f->sources);
-  uint64_t hash = has_all_sources ? hash_of_calls(f, what->worker) : 0;
+  uint64_t hash = has_all_sources ? hash_calls(f, sending->worker) : 0;
   if (has_all_sources && was_hash_compared(f, hash)) return CLEAVE_OK;
-  TRY(judge_value(f, v, has_all_sources, &j, &found, &err));
-  return compare_row_with_verdict(f, what, &found, &j, hash, error);
+  TRY(judge_value(f, v, has_all_sources, &j, &rule_verdict, &err));
+  return compare_row_with_verdict(f, sending, &rule_verdict, &j, hash, error);
 }
 
 static bool is_source(const sources *s, const api_value *v) {
@@ -596,35 +599,35 @@ static bool is_source(const sources *s, const api_value *v) {
 }
 
 static cleave_status compare_gradient_from(api_fronts *f, const api_value *v, const api_value *root,
-                                           const cleave_sending *what, cleave_error *error) {
-  CLV_AUTO(joined_done) joined_graph j = {0};
-  verdict found = {CLV_FINDING_LABELS_READABLE, 0};
+                                           const cleave_sending *sending, cleave_error *error) {
+  CLV_AUTO(joined_graph_done) joined_graph j = {0};
+  verdict rule_verdict = {CLV_FINDING_LABELS_READABLE, 0};
   bool has_all_sources = find_sources(root, &f->sources);
   if (has_all_sources && !is_source(&f->sources, v)) return CLEAVE_OK;
-  uint64_t hash = has_all_sources ? mix_hash(hash_of_calls(f, what->worker),
-                                             1 + index_of_source(&f->sources, v))
+  uint64_t hash = has_all_sources ? mix_hash(hash_calls(f, sending->worker),
+                                             1 + find_source_index(&f->sources, v))
                                   : 0;
   if (has_all_sources && was_hash_compared(f, hash)) return CLEAVE_OK;
-  if (has_all_sources) TRY(judge_gradient(f, v, root, &j, &found, &err));
-  return compare_row_with_verdict(f, what, &found, &j, hash, error);
+  if (has_all_sources) TRY(judge_gradient(f, v, root, &j, &rule_verdict, &err));
+  return compare_row_with_verdict(f, sending, &rule_verdict, &j, hash, error);
 }
 
 /* Compares the row with the gradient of v from each root of the running backward that depends on v.
  * Leaves out a root whose gradient the program gives: what it shows of labels is unknown, so the
  * program's row counts. */
-static cleave_status compare_gradient(api_fronts *f, const api_value *v, const cleave_sending *what,
-                                      cleave_error *error) {
+static cleave_status compare_gradient(api_fronts *f, const api_value *v,
+                                      const cleave_sending *sending, cleave_error *error) {
   for (const api_value *r = v->context->newest_value; r; r = r->older_value)
-    if (r != v && r->module && r->last_pass == v->last_pass && r->root_weight != 0)
-      TRY_API(compare_gradient_from(f, v, r, what, error));
+    if (r != v && r->module && r->last_pass_number == v->last_pass_number && r->root_weight != 0)
+      TRY_API(compare_gradient_from(f, v, r, sending, error));
   return CLEAVE_OK;
 }
 
-cleave_status api_fronts_judge(api_fronts *f, const api_value *v, const cleave_sending *what,
+cleave_status api_fronts_judge(api_fronts *f, const api_value *v, const cleave_sending *sending,
                                cleave_error *error) {
-  if (!clv_program_gate_has_declared_findings(f->gate, what)) return CLEAVE_OK;
-  return what->kind == CLEAVE_SENDING_GRADIENT ? compare_gradient(f, v, what, error)
-                                               : compare_value(f, v, what, error);
+  if (!clv_program_gate_has_declared_findings(f->gate, sending)) return CLEAVE_OK;
+  return sending->kind == CLEAVE_SENDING_GRADIENT ? compare_gradient(f, v, sending, error)
+                                                  : compare_value(f, v, sending, error);
 }
 
 /* ---- fronts that a row declares -------------------------------------------------------------- */
@@ -638,21 +641,21 @@ static const cleave_named_tensor *find_front_weight(const cleave_declaration *d,
 
 /* Appends why the layer of parameter p of a declared front hides nothing; appends nothing if it
  * does hide. */
-static clv_code add_reason_of_front(const joined_graph *j, const cleave_declaration *d,
-                                    const clv_param *p, clv_bytes *reason, clv_err *err) {
+static clv_code add_front_reason(const joined_graph *j, const cleave_declaration *d,
+                                 const clv_param *p, clv_bytes *reason, clv_err *err) {
   CLV_AUTO(free_given_values) given_values g = {0};
   const cleave_named_tensor *w = find_front_weight(d, p->name);
   if (d->front_is_secret && (!w || !w->tensor.data))
     return clv_fail(err, CLV_INVALID, "front_weights lack '%s' of a secret front", p->name);
-  if (!d->front_is_secret) return add_reason_of_given(j, &g, false, reason, err);
+  if (!d->front_is_secret) return add_given_values_reason(j, &g, false, reason, err);
   clv_shape shape = {.rank = w->tensor.rank};
   memcpy(shape.dim, w->tensor.shape, sizeof shape.dim);
   if ((clv_dtype)w->tensor.dtype != p->dtype || !clv_shape_equal(&shape, &p->shape))
     return clv_fail(err, CLV_INVALID, "front_weights: '%s' is of another type or shape", p->name);
   CLV_TRY(sample_tensor(&w->tensor, &g.sample, err));
-  if (g.sample) g.sample->max_row_digests = CLV_ROW_MAX_LOOKED_UP;
+  if (g.sample) g.sample->max_row_digests = CLV_MAX_LOOKED_UP_ROWS_PER_TENSOR;
   CLV_TRY(find_plain_reason(&w->tensor, &g.plain_reason, err));
-  return add_reason_of_given(j, &g, true, reason, err);
+  return add_given_values_reason(j, &g, true, reason, err);
 }
 
 static clv_code find_front_kinds(joined_graph *j, const cleave_declaration *d, clv_err *err) {
@@ -660,14 +663,14 @@ static clv_code find_front_kinds(joined_graph *j, const cleave_declaration *d, c
   CLV_TRY(clv_params_make(j->graph, &params, err));
   for (int k = 0; k < j->graph->n_nodes; k++)
     j->layer_kinds[k] =
-        j->graph->nodes[k].op == CLV_OP_INPUT ? CLV_REACH_AT_WORKER : CLV_REACH_SECRET;
+        j->graph->nodes[k].op == CLV_OP_INPUT ? CLV_WEIGHTS_AT_WORKER : CLV_WEIGHTS_SECRET;
   for (int i = 0; i < params->n; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes reason = {0};
     const clv_param *p = &params->list[i];
-    if (p->shape.rank < 2 || j->layer_kinds[p->node] == CLV_REACH_KNOWN) continue;
-    CLV_TRY(add_reason_of_front(j, d, p, &reason, err));
+    if (p->shape.rank < 2 || j->layer_kinds[p->node] == CLV_WEIGHTS_KNOWN) continue;
+    CLV_TRY(add_front_reason(j, d, p, &reason, err));
     if (!reason.len) continue;
-    j->layer_kinds[p->node] = CLV_REACH_KNOWN;
+    j->layer_kinds[p->node] = CLV_WEIGHTS_KNOWN;
     keep_first_reason(j, j->graph->nodes[p->node].name, "", &reason);
   }
   return CLV_OK;
@@ -677,7 +680,7 @@ static clv_code judge_front(const cleave_declaration *d, joined_graph *j, verdic
                             clv_err *err) {
   int n;
   const int *outputs = api_graph_outputs(d->front, &n);
-  CLV_TRY(joined_begin(j, err));
+  CLV_TRY(joined_graph_begin(j, err));
   j->graph = clv_graph_free(j->graph);
   CLV_TRY(api_graph_copy(api_unwrap_graph(d->front), &j->graph, err));
   CLV_TRY(find_front_kinds(j, d, err));
@@ -685,25 +688,25 @@ static clv_code judge_front(const cleave_declaration *d, joined_graph *j, verdic
 }
 
 cleave_status api_fronts_fill_row(cleave_declaration *d, cleave_error *error) {
-  CLV_AUTO(joined_done) joined_graph j = {0};
-  char findings_text[CLV_FINDINGS_TEXT];
-  verdict found;
+  CLV_AUTO(joined_graph_done) joined_graph j = {0};
+  char findings_text[CLV_FINDINGS_TEXT_BYTES];
+  verdict rule_verdict;
   if (!d->front) return CLEAVE_OK;
   if (d->kind != CLEAVE_SENDING_LEAF)
     return api_fail(error, CLV_INVALID, "a row with a front is that of a leaf");
-  TRY(judge_front(d, &j, &found, &err));
-  clv_findings missing = d->shows ? found.findings & ~(clv_findings)d->shows : 0;
-  if (missing || d->hiding_layers > found.n_hiding_nodes)
+  TRY(judge_front(d, &j, &rule_verdict, &err));
+  clv_findings missing_findings = d->shows ? rule_verdict.findings & ~(clv_findings)d->shows : 0;
+  if (missing_findings || d->hiding_layers > rule_verdict.n_hiding_nodes)
     return api_fail(
         error, CLV_DENIED,
         "the front of the row for module '%.60s' shows %s behind %u hiding layer%s%s%.200s; "
         "the row says less",
         d->module ? d->module : "",
-        found.findings ? clv_findings_words(found.findings, findings_text) : "MIXED",
-        found.n_hiding_nodes, CLV_S(found.n_hiding_nodes), j.reason.len ? ": " : "",
+        rule_verdict.findings ? clv_findings_format(rule_verdict.findings, findings_text) : "MIXED",
+        rule_verdict.n_hiding_nodes, CLV_S(rule_verdict.n_hiding_nodes), j.reason.len ? ": " : "",
         j.reason.len ? j.reason.data : "");
-  if (!d->shows) d->shows = found.findings ? found.findings : CLEAVE_SHOWS_MIXED;
-  if (!d->hiding_layers) d->hiding_layers = found.n_hiding_nodes;
+  if (!d->shows) d->shows = rule_verdict.findings ? rule_verdict.findings : CLEAVE_SHOWS_MIXED;
+  if (!d->hiding_layers) d->hiding_layers = rule_verdict.n_hiding_nodes;
   d->front = NULL;
   d->front_weights = NULL;
   d->n_front_weights = 0;

@@ -40,10 +40,10 @@ cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futu
   NOT_NULL(runtime, futures, ret_index);
   LOCKED(runtime);
   TRY_API(set_all_watched(runtime, futures, n, error));
-  bool in_time =
+  bool is_in_time =
       api_futures_await_any(runtime, futures, n, api_deadline_ns(runtime, deadline_ms), &index);
   release_awaited_futures(runtime, futures, n);
-  if (!in_time)
+  if (!is_in_time)
     return api_fail_late(runtime, error, "none of %zu futures was done in time%s", n,
                          api_describe_silence(runtime, silence_text, sizeof silence_text));
   *ret_index = index;
@@ -70,8 +70,8 @@ cleave_status cleave_future_wait_for(cleave_runtime *runtime, cleave_future futu
   if (!wait_ms) TRY_API(cleave_future_poll(runtime, future, ret_ready, error));
   LOCKED(runtime);
   TRY_API(api_future_find(runtime, future, &f, error));
-  uint64_t until = wait_ms ? api_deadline_ns(runtime, wait_ms) : api_now(runtime);
-  cleave_status status = api_future_await(runtime, f, until, &why);
+  uint64_t until_ns = wait_ms ? api_deadline_ns(runtime, wait_ms) : api_now(runtime);
+  cleave_status status = api_future_await(runtime, f, until_ns, &why);
   bool is_ready = f->is_done, is_late = status == CLEAVE_DEADLINE && !is_ready;
   api_future_release_use(runtime, f);
   if (status == CLEAVE_OK || is_late) {
@@ -85,21 +85,21 @@ cleave_status cleave_future_wait_for(cleave_runtime *runtime, cleave_future futu
 /* ---- callbacks ------------------------------------------------------------------------------- */
 
 static bool take_callback(cleave_runtime *rt, api_callback *ret, cleave_future *ret_future,
-                          cleave_error *ret_why) {
+                          cleave_error *ret_failure) {
   api_futures *futures = rt->futures_state;
-  api_future *f = futures->ready;
+  api_future *f = futures->first_ready;
   if (!f) return false;
   api_callback *c = f->callbacks;
   *ret = *c;
   ret_future->id = f->id;
-  *ret_why = f->outcome;
+  *ret_failure = f->outcome;
   f->callbacks = c->next;
-  c->next = futures->free_callbacks;
-  futures->free_callbacks = c;
+  c->next = futures->callback_free_list;
+  futures->callback_free_list = c;
   if (f->callbacks) return true;
-  f->callbacks_end = &f->callbacks;
-  futures->ready = f->next_ready;
-  if (!futures->ready) futures->ready_end = &futures->ready;
+  f->callbacks_tail = &f->callbacks;
+  futures->first_ready = f->next_ready;
+  if (!futures->first_ready) futures->ready_tail = &futures->first_ready;
   api_future_drop_if_unused(rt, f);
   return true;
 }
@@ -111,33 +111,33 @@ static bool run_callbacks(cleave_runtime *rt) {
   api_callback c;
   cleave_future future;
   cleave_error why;
-  bool has_called = false;
-  if (futures->is_calling_back) return false;
-  futures->is_calling_back = true;
+  bool has_called_callback = false;
+  if (futures->is_callback_running) return false;
+  futures->is_callback_running = true;
   futures->callback_thread = pthread_self();
   while (take_callback(rt, &c, &future, &why)) {
-    has_called = true;
+    has_called_callback = true;
     api_unlock(rt);
     c.function(c.user, future, &why);
     api_lock(rt);
   }
-  futures->is_calling_back = false;
-  return has_called;
+  futures->is_callback_running = false;
+  return has_called_callback;
 }
 
-static cleave_status add_callback(cleave_runtime *rt, api_future *f, const api_callback *call,
+static cleave_status add_callback(cleave_runtime *rt, api_future *f, const api_callback *callback,
                                   cleave_error *error) {
   api_futures *futures = rt->futures_state;
-  api_callback *c = futures->free_callbacks;
+  api_callback *c = futures->callback_free_list;
   if (c)
-    futures->free_callbacks = c->next;
+    futures->callback_free_list = c->next;
   else
     TRY(clv_alloc(1, sizeof *c, &c, &err));
-  *c = *call;
+  *c = *callback;
   c->next = NULL;
   bool is_first = !f->callbacks;
-  *f->callbacks_end = c;
-  f->callbacks_end = &c->next;
+  *f->callbacks_tail = c;
+  f->callbacks_tail = &c->next;
   if (!f->is_finished) api_future_set_watched(f, true);
   if (!f->is_done || !is_first) return CLEAVE_OK;
   f->is_done = false; /* api_future_settle sets it again and queues the future */
@@ -169,25 +169,26 @@ cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
 cleave_status cleave_future_tensor(cleave_runtime *runtime, cleave_future future,
                                    cleave_tensor *ret_tensor, cleave_error *error) {
   NOT_NULL(runtime, ret_tensor);
-  return api_future_take_result(runtime, future, "tensor", api_tensor_result, ret_tensor, error);
+  return api_future_take_result(runtime, future, "tensor", api_copy_tensor_result, ret_tensor,
+                                error);
 }
 
 cleave_status cleave_future_step_result(cleave_runtime *runtime, cleave_future future,
                                         cleave_step_result *ret, cleave_error *error) {
   NOT_NULL(runtime, ret);
-  return api_future_take_result(runtime, future, "step", api_step_result, ret, error);
+  return api_future_take_result(runtime, future, "step", api_copy_step_result, ret, error);
 }
-API_OLD_NAME(cleave_future_stepped, cleave_future_step_result);
+API_DEPRECATED_ALIAS(cleave_future_stepped, cleave_future_step_result);
 
 cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
                                   cleave_state *ret_state, cleave_error *error) {
   NOT_NULL(runtime, ret_state);
-  return api_future_take_result(runtime, future, "state", api_state_result, ret_state, error);
+  return api_future_take_result(runtime, future, "state", api_copy_state_result, ret_state, error);
 }
 
 cleave_status cleave_future_gradients(cleave_runtime *runtime, cleave_future future,
                                       cleave_gradients *ret_gradients, cleave_error *error) {
   NOT_NULL(runtime, ret_gradients);
-  return api_future_take_result(runtime, future, "gradients", api_gradients_result, ret_gradients,
-                                error);
+  return api_future_take_result(runtime, future, "gradients", api_copy_gradients_result,
+                                ret_gradients, error);
 }

@@ -10,9 +10,9 @@
 
 #include "master/api/extra/extra_int.h"
 
-/* Phases of an operation on gradients (api_future.phase): it waits for earlier operations of the
- * context; its request has been sent. */
-enum { WAITS_FOR_EARLIER, REQUEST_SENT };
+/* States of an operation on gradients (api_future.operation_state): it waits for earlier operations
+ * of the context; its request has been sent. */
+enum { WAITS_FOR_EARLIER, REQUEST_IS_SENT };
 
 /* The gradients of one module, requested or received. */
 typedef struct module_gradients {
@@ -29,8 +29,8 @@ typedef struct leaf_gradient {
 
 /* All gradients of a context. */
 typedef struct all_gradients {
-  module_gradients *parts; /* [n_parts] gradients, one part for each module */
-  uint32_t n_parts;
+  module_gradients *modules; /* [n_modules] gradients of each module */
+  uint32_t n_modules;
   leaf_gradient *leaves; /* [n_leaves] gradients of leaves */
   uint32_t n_leaves;
 } all_gradients;
@@ -39,28 +39,28 @@ typedef struct all_gradients {
  * failed, ends f with the error of the context. */
 static bool may_begin_operation(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
-  if (!c->has_failed) return !api_future_has_earlier(rt, f);
+  if (!c->has_failed) return !api_future_has_earlier_operation(rt, f);
   api_future_finish(rt, f, &c->failure);
   return false;
 }
 
-static void set_context(api_future *f, api_context *c) {
+static void set_future_context(api_future *f, api_context *c) {
   f->context = c;
   f->context_id = c->id;
 }
 
-static void deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
-  const all_gradients *g = f->work;
+static void fill_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const all_gradients *g = f->private_record;
   const cleave_module *m = f->module;
   char silence_text[200];
-  if (f->phase == WAITS_FOR_EARLIER) {
+  if (f->operation_state == WAITS_FOR_EARLIER) {
     api_fail(ret, CLV_DEADLINE, "what was begun in context %s before was not done in time",
              f->context->name);
     return;
   }
-  for (uint32_t i = 0; g && i < g->n_parts && !m; i++)
-    if (!api_is_request_answered(&g->parts[i].request)) m = g->parts[i].module;
-  api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", f->subject,
+  for (uint32_t i = 0; g && i < g->n_modules && !m; i++)
+    if (!api_is_request_answered(&g->modules[i].request)) m = g->modules[i].module;
+  api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", f->subject_name,
            m ? m->name : "", m ? cleave_module_node(m) : "",
            api_describe_silence(rt, silence_text, sizeof silence_text));
   if (m) api_set_error_node(ret, cleave_module_node(m), m->name);
@@ -94,17 +94,18 @@ static cleave_status begin_one_gradient(cleave_runtime *rt, api_arguments *a, ap
   api_context *c;
   TRY_API(api_find_context(rt, a->context, &c, error));
   TRY_API(check_requires_grad(m, name, NULL, error));
-  set_context(f, c);
+  set_future_context(f, c);
   f->module = m;
-  snprintf(f->subject, sizeof f->subject, "%s", name);
-  f->request.item_name = f->subject;
+  snprintf(f->subject_name, sizeof f->subject_name, "%s", name);
+  f->request.item_name = f->subject_name;
   return CLEAVE_OK;
 }
 
 static cleave_status request_one_gradient(api_future *f, cleave_error *error) {
   const api_context *c = f->context;
-  f->phase = REQUEST_SENT;
-  if (!c->has_gradient[f->module->index]) return fail_not_reached(c, f->module, f->subject, error);
+  f->operation_state = REQUEST_IS_SENT;
+  if (!c->has_gradient[f->module->index])
+    return fail_not_reached(c, f->module, f->subject_name, error);
   return api_state_send_get(f->module, CLV_STATE_GRADIENTS, c->id, &f->request, error);
 }
 
@@ -113,14 +114,14 @@ static cleave_status take_one_gradient(api_future *f, cleave_error *error) {
     *error = f->request.failure;
     return error->status;
   }
-  TRY_API(api_state_check_item(f->module, f->subject, f->request.item_tensor, error));
+  TRY_API(api_state_check_item(f->module, f->subject_name, f->request.item_tensor, error));
   f->tensor = clv_steal(&f->request.item_tensor);
-  return f->tensor ? CLEAVE_OK : fail_not_reached(f->context, f->module, f->subject, error);
+  return f->tensor ? CLEAVE_OK : fail_not_reached(f->context, f->module, f->subject_name, error);
 }
 
 static void advance_one_gradient(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->phase == WAITS_FOR_EARLIER) {
+  if (f->operation_state == WAITS_FOR_EARLIER) {
     if (!may_begin_operation(rt, f)) return;
     (void)request_one_gradient(f, &why);
   }
@@ -190,9 +191,9 @@ static cleave_status begin_all_gradients(cleave_runtime *rt, api_arguments *a, a
   api_context *c;
   TRY_API(api_find_context(rt, a->context, &c, error));
   TRY(clv_alloc(1, sizeof *g, &g, &err));
-  f->work = g;
-  set_context(f, c);
-  snprintf(f->subject, sizeof f->subject, "the gradients of context %.64s", c->name);
+  f->private_record = g;
+  set_future_context(f, c);
+  snprintf(f->subject_name, sizeof f->subject_name, "the gradients of context %.64s", c->name);
   return CLEAVE_OK;
 }
 
@@ -203,26 +204,27 @@ static int compare_load_numbers(const void *a, const void *b) {
 }
 
 static cleave_status find_modules(const cleave_runtime *rt, api_future *f, cleave_error *error) {
-  all_gradients *g = f->work;
-  TRY(clv_alloc(CLV_MAX(rt->n_modules, 1), sizeof *g->parts, &g->parts, &err));
+  all_gradients *g = f->private_record;
+  TRY(clv_alloc(CLV_MAX(rt->n_modules, 1), sizeof *g->modules, &g->modules, &err));
   for (uint32_t i = 0; i < rt->n_modules; i++)
     if (f->context->has_gradient[i] && rt->modules[i] && !rt->modules[i]->is_released)
-      g->parts[g->n_parts++].module = rt->modules[i];
-  qsort(g->parts, g->n_parts, sizeof *g->parts, compare_load_numbers);
+      g->modules[g->n_modules++].module = rt->modules[i];
+  qsort(g->modules, g->n_modules, sizeof *g->modules, compare_load_numbers);
   return CLEAVE_OK;
 }
 
 /* Requests the gradients of all modules, before any answer is waited for. */
 static cleave_status request_all_gradients(const cleave_runtime *rt, api_future *f,
                                            cleave_error *error) {
-  const all_gradients *g = f->work;
-  f->phase = REQUEST_SENT;
+  const all_gradients *g = f->private_record;
+  f->operation_state = REQUEST_IS_SENT;
   TRY_API(find_modules(rt, f, error));
-  for (uint32_t i = 0; i < g->n_parts; i++) {
-    module_gradients *q = &g->parts[i];
+  for (uint32_t i = 0; i < g->n_modules; i++) {
+    module_gradients *q = &g->modules[i];
     q->cap = q->module->n_trained_params;
     TRY(clv_alloc(q->cap, sizeof *q->items, &q->items, &err));
-    q->request = (api_state_request){.items = q->items, .count = q->cap, .may_have_fewer = true};
+    q->request = (api_state_request){
+        .items = q->items, .n_items_expected = q->cap, .may_have_fewer_items = true};
     TRY_API(api_state_send_get(q->module, CLV_STATE_GRADIENTS, f->context->id, &q->request, error));
   }
   return CLEAVE_OK;
@@ -233,8 +235,9 @@ static cleave_status request_all_gradients(const cleave_runtime *rt, api_future 
 static cleave_status check_module_gradients(const module_gradients *q, cleave_error *error) {
   const cleave_module *m = q->module;
   uint32_t n = 0;
-  bool is_valid = !q->request.count || q->request.count == m->n_trained_params;
-  for (int i = 0; is_valid && q->request.count && i < m->params->n; i++) {
+  bool is_valid =
+      !q->request.n_items_expected || q->request.n_items_expected == m->n_trained_params;
+  for (int i = 0; is_valid && q->request.n_items_expected && i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
     if (!p->trainable || p->frozen) continue;
     const api_state_item *item = &q->items[n++];
@@ -252,8 +255,8 @@ static cleave_status check_module_gradients(const module_gradients *q, cleave_er
 static bool is_listed(const api_value *v) { return !v->module && v->gradient && !v->is_released; }
 
 /* Lists the gradients of the program's leaves, from the oldest leaf to the newest. */
-static cleave_status take_leaves(api_future *f, cleave_error *error) {
-  all_gradients *g = f->work;
+static cleave_status take_leaf_gradients(api_future *f, cleave_error *error) {
+  all_gradients *g = f->private_record;
   uint32_t n = 0;
   for (const api_value *v = f->context->newest_value; v; v = v->older_value) n += is_listed(v);
   TRY(clv_alloc(CLV_MAX(n, 1), sizeof *g->leaves, &g->leaves, &err));
@@ -264,48 +267,49 @@ static cleave_status take_leaves(api_future *f, cleave_error *error) {
 }
 
 static bool have_all_answers(const api_future *f) {
-  const all_gradients *g = f->work;
-  bool all_answered = true;
-  for (uint32_t i = 0; i < g->n_parts && all_answered; i++) {
-    const api_state_request *r = &g->parts[i].request;
+  const all_gradients *g = f->private_record;
+  bool are_all_answered = true;
+  for (uint32_t i = 0; i < g->n_modules && are_all_answered; i++) {
+    const api_state_request *r = &g->modules[i].request;
     if (r->has_failed) return true;
-    all_answered = api_is_request_answered(r);
+    are_all_answered = api_is_request_answered(r);
   }
-  return all_answered;
+  return are_all_answered;
 }
 
 static cleave_status take_all_gradients(api_future *f, cleave_error *error) {
-  const all_gradients *g = f->work;
-  for (uint32_t i = 0; i < g->n_parts; i++) {
-    const api_state_request *r = &g->parts[i].request;
+  const all_gradients *g = f->private_record;
+  for (uint32_t i = 0; i < g->n_modules; i++) {
+    const api_state_request *r = &g->modules[i].request;
     if (r->has_failed) *error = r->failure;
     if (r->has_failed) return error->status;
   }
-  for (uint32_t i = 0; i < g->n_parts; i++) TRY_API(check_module_gradients(&g->parts[i], error));
-  return take_leaves(f, error);
+  for (uint32_t i = 0; i < g->n_modules; i++)
+    TRY_API(check_module_gradients(&g->modules[i], error));
+  return take_leaf_gradients(f, error);
 }
 
 /* Withdraws the requests. Later answers are ignored. */
 static void withdraw_requests(cleave_runtime *rt, api_future *f) {
-  all_gradients *g = f->work;
-  for (uint32_t i = 0; i < g->n_parts; i++) api_state_request_free(rt, &g->parts[i].request);
+  all_gradients *g = f->private_record;
+  for (uint32_t i = 0; i < g->n_modules; i++) api_state_request_free(rt, &g->modules[i].request);
 }
 
 static void free_all_gradients(cleave_runtime *rt, api_future *f) {
-  all_gradients *g = f->work;
+  all_gradients *g = f->private_record;
   if (!g) return;
   withdraw_requests(rt, f);
-  for (uint32_t i = 0; i < g->n_parts; i++)
-    api_state_items_free(g->parts[i].items, g->parts[i].cap);
+  for (uint32_t i = 0; i < g->n_modules; i++)
+    api_state_items_free(g->modules[i].items, g->modules[i].cap);
   for (uint32_t i = 0; i < g->n_leaves; i++) clv_tensor_unref(g->leaves[i].tensor);
-  free(g->parts);
+  free(g->modules);
   free(g->leaves);
   free(g);
 }
 
 static void advance_all_gradients(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->phase == WAITS_FOR_EARLIER) {
+  if (f->operation_state == WAITS_FOR_EARLIER) {
     if (!may_begin_operation(rt, f)) return;
     (void)request_all_gradients(rt, f, &why);
   }
@@ -316,9 +320,9 @@ static void advance_all_gradients(cleave_runtime *rt, api_future *f) {
 
 /* ---- all gradients, as the program gets them ------------------------------------------------- */
 
-static cleave_status put_module_gradients(const module_gradients *q, cleave_gradients *ret,
-                                          cleave_error *error) {
-  for (uint32_t k = 0; k < q->request.count; k++) {
+static cleave_status append_module_gradients(const module_gradients *q, cleave_gradients *ret,
+                                             cleave_error *error) {
+  for (uint32_t k = 0; k < q->request.n_items_expected; k++) {
     cleave_gradient_item *item = &ret->items[ret->n];
     char *name;
     TRY(clv_strdup(q->items[k].name, &name, &err));
@@ -330,8 +334,9 @@ static cleave_status put_module_gradients(const module_gradients *q, cleave_grad
   return CLEAVE_OK;
 }
 
-static cleave_status put_leaves(const api_future *f, cleave_gradients *ret, cleave_error *error) {
-  const all_gradients *g = f->work;
+static cleave_status append_leaf_gradients(const api_future *f, cleave_gradients *ret,
+                                           cleave_error *error) {
+  const all_gradients *g = f->private_record;
   for (uint32_t i = 0; i < g->n_leaves; i++) {
     cleave_gradient_item *item = &ret->items[ret->n++];
     item->leaf.id = g->leaves[i].id;
@@ -340,17 +345,17 @@ static cleave_status put_leaves(const api_future *f, cleave_gradients *ret, clea
   return CLEAVE_OK;
 }
 
-cleave_status api_gradients_result(const api_future *f, void *ret, cleave_error *error) {
-  const all_gradients *g = f->work;
+cleave_status api_copy_gradients_result(const api_future *f, void *ret, cleave_error *error) {
+  const all_gradients *g = f->private_record;
   cleave_gradients *to = ret;
   cleave_gradients list = {0};
   cleave_status status = CLEAVE_OK;
   size_t n = g->n_leaves;
-  for (uint32_t i = 0; i < g->n_parts; i++) n += g->parts[i].request.count;
+  for (uint32_t i = 0; i < g->n_modules; i++) n += g->modules[i].request.n_items_expected;
   TRY(clv_alloc(CLV_MAX(n, 1), sizeof *list.items, &list.items, &err));
-  for (uint32_t i = 0; i < g->n_parts && status == CLEAVE_OK; i++)
-    status = put_module_gradients(&g->parts[i], &list, error);
-  if (status == CLEAVE_OK) status = put_leaves(f, &list, error);
+  for (uint32_t i = 0; i < g->n_modules && status == CLEAVE_OK; i++)
+    status = append_module_gradients(&g->modules[i], &list, error);
+  if (status == CLEAVE_OK) status = append_leaf_gradients(f, &list, error);
   if (status == CLEAVE_OK)
     *to = list;
   else
@@ -370,20 +375,20 @@ void cleave_gradients_free(cleave_gradients *gradients) {
 
 /* ---- writing a gradient ---------------------------------------------------------------------- */
 
-static cleave_status check_spec(const cleave_module *m, const char *name, const clv_tensor *t,
-                                cleave_error *error) {
+static cleave_status check_gradient_spec(const cleave_module *m, const char *name,
+                                         const clv_tensor *t, cleave_error *error) {
   const clv_param *p;
-  char want[160], got[160];
+  char expected_type[160], given_type[160];
   TRY_API(check_requires_grad(m, name, &p, error));
   if (t->dtype == p->dtype && clv_shape_equal(&t->shape, &p->shape)) return CLEAVE_OK;
-  return api_fail(error, CLV_INVALID, "'%s' of module '%s' is %s %s, the gradient given %s %s",
-                  name, m->name, clv_dtype_name(p->dtype),
-                  clv_shape_format(&p->shape, want, sizeof want), clv_dtype_name(t->dtype),
-                  clv_shape_format(&t->shape, got, sizeof got));
+  return api_fail(
+      error, CLV_INVALID, "'%s' of module '%s' is %s %s, the gradient given %s %s", name, m->name,
+      clv_dtype_name(p->dtype), clv_shape_format(&p->shape, expected_type, sizeof expected_type),
+      clv_dtype_name(t->dtype), clv_shape_format(&t->shape, given_type, sizeof given_type));
 }
 
-static cleave_status check_write(const api_context *c, const cleave_module *m, const char *name,
-                                 cleave_error *error) {
+static cleave_status check_gradient_write(const api_context *c, const cleave_module *m,
+                                          const char *name, cleave_error *error) {
   if (c->has_stepped[m->index])
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' has taken its step of context %s: nothing reads its gradients "
@@ -394,40 +399,40 @@ static cleave_status check_write(const api_context *c, const cleave_module *m, c
 
 /* Begins to write a gradient. The module's node votes again before the next step, because its last
  * vote is out of date. */
-static cleave_status begin_write(cleave_runtime *rt, api_arguments *a, api_future *f,
-                                 cleave_error *error) {
+static cleave_status begin_gradient_write(cleave_runtime *rt, api_arguments *a, api_future *f,
+                                          cleave_error *error) {
   cleave_module *m = a->module;
   const char *name = a->name;
   api_context *c;
   TRY_API(api_find_context(rt, a->context, &c, error));
-  TRY_API(check_spec(m, name, a->tensor, error));
-  set_context(f, c);
+  TRY_API(check_gradient_spec(m, name, a->tensor, error));
+  set_future_context(f, c);
   f->module = m;
   f->tensor = clv_tensor_ref(a->tensor);
-  snprintf(f->subject, sizeof f->subject, "%s", name);
+  snprintf(f->subject_name, sizeof f->subject_name, "%s", name);
   return CLEAVE_OK;
 }
 
-static cleave_status send_write(api_future *f, cleave_error *error) {
+static cleave_status send_gradient_write(api_future *f, cleave_error *error) {
   api_context *c = f->context;
   api_state_item item = {.tensor = f->tensor};
-  f->phase = REQUEST_SENT;
-  TRY_API(check_write(c, f->module, f->subject, error));
-  memcpy(item.name, f->subject, sizeof item.name);
+  f->operation_state = REQUEST_IS_SENT;
+  TRY_API(check_gradient_write(c, f->module, f->subject_name, error));
+  memcpy(item.name, f->subject_name, sizeof item.name);
   c->nodes_with_written_gradients |= NODE_BIT(f->module->node);
   return api_state_send_put(f->module, CLV_STATE_GRADIENTS, c->id, &item, 1, &f->request, error);
 }
 
-static void advance_write(cleave_runtime *rt, api_future *f) {
+static void advance_gradient_write(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->phase == WAITS_FOR_EARLIER) {
+  if (f->operation_state == WAITS_FOR_EARLIER) {
     if (rt->undecided_context || !may_begin_operation(rt, f)) return;
-    (void)send_write(f, &why);
+    (void)send_gradient_write(f, &why);
   }
   if (why.status == CLEAVE_OK && !api_is_request_answered(&f->request)) return;
   if (why.status == CLEAVE_OK && f->request.has_failed) why = f->request.failure;
   if (why.status == CLEAVE_NOT_FOUND)
-    (void)fail_not_reached(f->context, f->module, f->subject, &why);
+    (void)fail_not_reached(f->context, f->module, f->subject_name, &why);
   api_future_finish(rt, f, &why);
 }
 
@@ -443,27 +448,27 @@ static cleave_status copy_place_result(const api_future *f, void *ret, cleave_er
   return CLEAVE_OK;
 }
 
-static const api_operation one = {.name = "the gradient",
-                                  .begin = begin_one_gradient,
-                                  .advance = advance_one_gradient,
-                                  .deadline_error = deadline_error,
-                                  .copy_result = api_tensor_result},
+static const api_operation one_gradient_operation = {.name = "the gradient",
+                                                     .begin = begin_one_gradient,
+                                                     .advance = advance_one_gradient,
+                                                     .fill_deadline_error = fill_deadline_error,
+                                                     .copy_result = api_copy_tensor_result},
                            place = {.name = "the gradient",
                                     .begin = begin_one_gradient,
                                     .advance = advance_one_gradient,
-                                    .deadline_error = deadline_error,
+                                    .fill_deadline_error = fill_deadline_error,
                                     .copy_result = copy_place_result},
-                           all = {.name = "the gradients",
-                                  .begin = begin_all_gradients,
-                                  .advance = advance_all_gradients,
-                                  .deadline_error = deadline_error,
-                                  .withdraw = withdraw_requests,
-                                  .free = free_all_gradients,
-                                  .copy_result = api_gradients_result},
+                           all_gradients_operation = {.name = "the gradients",
+                                                      .begin = begin_all_gradients,
+                                                      .advance = advance_all_gradients,
+                                                      .fill_deadline_error = fill_deadline_error,
+                                                      .withdraw = withdraw_requests,
+                                                      .free = free_all_gradients,
+                                                      .copy_result = api_copy_gradients_result},
                            write_operation = {.name = "a gradient",
-                                              .begin = begin_write,
-                                              .advance = advance_write,
-                                              .deadline_error = deadline_error,
+                                              .begin = begin_gradient_write,
+                                              .advance = advance_gradient_write,
+                                              .fill_deadline_error = fill_deadline_error,
                                               .runs_in_order = true};
 
 cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
@@ -472,7 +477,7 @@ cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
   NOT_NULL(runtime, module, name, ret_tensor);
   api_arguments a = {
       .deadline_ms = deadline_ms, .context = context, .module = module, .name = name};
-  return api_run_blocking(runtime, &one, &a, ret_tensor, error);
+  return api_run_blocking(runtime, &one_gradient_operation, &a, ret_tensor, error);
 }
 
 cleave_status cleave_gradient_async(cleave_runtime *runtime, cleave_context context,
@@ -481,7 +486,7 @@ cleave_status cleave_gradient_async(cleave_runtime *runtime, cleave_context cont
   NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = {
       .deadline_ms = deadline_ms, .context = context, .module = module, .name = name};
-  return api_run_async(runtime, &one, &a, ret_future, error);
+  return api_run_async(runtime, &one_gradient_operation, &a, ret_future, error);
 }
 
 cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context context,
@@ -498,7 +503,7 @@ cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_context cont
                                     cleave_error *error) {
   NOT_NULL(runtime, ret_gradients);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context};
-  return api_run_blocking(runtime, &all, &a, ret_gradients, error);
+  return api_run_blocking(runtime, &all_gradients_operation, &a, ret_gradients, error);
 }
 
 cleave_status cleave_gradients_read_async(cleave_runtime *runtime, cleave_context context,
@@ -506,7 +511,7 @@ cleave_status cleave_gradients_read_async(cleave_runtime *runtime, cleave_contex
                                           cleave_error *error) {
   NOT_NULL(runtime, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context};
-  return api_run_async(runtime, &all, &a, ret_future, error);
+  return api_run_async(runtime, &all_gradients_operation, &a, ret_future, error);
 }
 
 /* Copies a gradient for a module. Refuses a module of another runtime. */

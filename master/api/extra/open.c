@@ -14,16 +14,16 @@
 #include "master/egress/egress.h"
 
 /* Policy, record and gate of a program's runtime. */
-typedef struct held_program {
+typedef struct program_gate_state {
   clv_policy *policy;        /* NULL: this host has none */
   clv_egress_record *record; /* NULL: the program keeps none */
   clv_program_gate *gate;
   api_fronts *fronts;
   clv_notifier on_notice;
-} held_program;
+} program_gate_state;
 
 /* Ends the egress record with an exit code, and frees p. */
-static void end_program(held_program *p, clv_exit_code code) {
+static void end_program(program_gate_state *p, clv_exit_code code) {
   clv_err err;
   if (!p) return;
   api_fronts_free(p->fronts);
@@ -38,32 +38,32 @@ static void end_program(held_program *p, clv_exit_code code) {
 
 static void note_direct_transfer(void *program, const char *worker, const char *peer,
                                  uint64_t bytes) {
-  const held_program *p = program;
+  const program_gate_state *p = program;
   if (*peer && bytes) clv_egress_note_direct_transfer(p->record, worker, peer, bytes);
 }
 
-static bool is_present(cleave_runtime *rt, uint32_t node) {
+static bool is_worker_present(cleave_runtime *rt, uint32_t node) {
   LOCKED(rt);
-  return !api_is_lost(&rt->peers[node]);
+  return !api_is_peer_lost(&rt->peers[node]);
 }
 
 /* Asks each worker for the bytes that it has sent to other workers, which the gate does not see,
  * and adds them to the record. */
 static void note_direct_transfers(void *program, cleave_runtime *rt) {
-  enum { ASK_MS = 500 };
-  held_program *p = program;
+  enum { LINK_REPORT_TIMEOUT_MS = 500 };
+  program_gate_state *p = program;
   clv_err err;
   if (!p->record || rt->n_peers < 3) return; /* fewer than two workers */
   for (uint32_t i = 1; i < rt->n_peers; i++)
-    if (is_present(rt, i) &&
-        cleave_ask_links(rt, i, ASK_MS, note_direct_transfer, p, &err) != CLV_OK)
+    if (is_worker_present(rt, i) &&
+        cleave_ask_links(rt, i, LINK_REPORT_TIMEOUT_MS, note_direct_transfer, p, &err) != CLV_OK)
       clv_notify(p->on_notice, "worker '%s' does not report the bytes that it sent others: %s",
                  cleave_node_name(rt, i), err.text);
 }
 
 /* ---- beginning and ending the gate of a program ---------------------------------------------- */
 
-static void end_failed_program(held_program **p) { end_program(*p, CLV_EXIT_FAILED); }
+static void end_failed_program(program_gate_state **p) { end_program(*p, CLV_EXIT_FAILED); }
 static void end_closed_program(void *program) { end_program(program, CLV_EXIT_OK); }
 
 static bool has_workers(const clv_session_config *c, const cleave_options *o) {
@@ -113,7 +113,7 @@ static clv_code open_record(const clv_session_config *c, const char *folder,
 /* Reads the policy and opens the record, before anything is sent to a worker. A runtime that
  * connects to no worker needs neither. */
 static cleave_status begin_program(const clv_session_config *c, const cleave_options *o,
-                                   held_program *p, cleave_error *error) {
+                                   program_gate_state *p, cleave_error *error) {
   clv_err why;
   p->on_notice = (clv_notifier){o->on_notice, o->user};
   if (has_workers(c, o)) TRY(clv_policy_find(&p->policy, &err));
@@ -134,16 +134,16 @@ static cleave_status begin_program(const clv_session_config *c, const cleave_opt
 /* ---- the ledger and the rules of plan -------------------------------------------------------- */
 
 static cleave_status note_module(void *program, const cleave_module *m, cleave_error *error) {
-  return api_fronts_note_module(((held_program *)program)->fronts, m, error);
+  return api_fronts_note_module(((program_gate_state *)program)->fronts, m, error);
 }
 
 static cleave_status note_values(void *program, const api_noted_values *v, cleave_error *error) {
-  return api_fronts_note_values(((held_program *)program)->fronts, v, error);
+  return api_fronts_note_values(((program_gate_state *)program)->fronts, v, error);
 }
 
-static cleave_status judge(void *program, const api_value *v, const cleave_sending *what,
-                           cleave_error *error) {
-  return api_fronts_judge(((held_program *)program)->fronts, v, what, error);
+static cleave_status judge_tensor(void *program, const api_value *v, const cleave_sending *sending,
+                                  cleave_error *error) {
+  return api_fronts_judge(((program_gate_state *)program)->fronts, v, sending, error);
 }
 
 /* ---- the gate of a runtime ------------------------------------------------------------------- */
@@ -151,13 +151,13 @@ static cleave_status judge(void *program, const api_value *v, const cleave_sendi
 /* Makes the core ask the gate. A program without rows on a host without a policy needs no gate and
  * is faster without, so this function is not called for it. Caller holds the lock. */
 static void switch_gate_on(cleave_runtime *rt) {
-  rt->gate.check = clv_program_gate_check;
-  rt->gate.charge = clv_program_gate_charge;
-  rt->gate.judge = judge;
-  api_fronts_switch_on(((held_program *)rt->gate.owner)->fronts);
+  rt->gate.check_tensor = clv_program_gate_check;
+  rt->gate.charge_tensor = clv_program_gate_charge;
+  rt->gate.judge_tensor = judge_tensor;
+  api_fronts_switch_on(((program_gate_state *)rt->gate.owner)->fronts);
 }
 
-static void install_gate(cleave_runtime *rt, held_program *program) {
+static void install_gate(cleave_runtime *rt, program_gate_state *program) {
   LOCKED(rt);
   rt->gate = (api_gate){.user = program->gate,
                         .owner = program,
@@ -174,7 +174,7 @@ cleave_status cleave_open_text(const char *path, const char *text, const cleave_
   COPY_OPTIONS_IN(cleave_options, o, options);
   o.size = sizeof o; /* 0 if options is NULL; cleave_open_config copies again */
   CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
-  CLV_AUTO(end_failed_program) held_program *program = NULL;
+  CLV_AUTO(end_failed_program) program_gate_state *program = NULL;
   cleave_runtime *rt;
   TRY_API(api_read_config(path, text, &config, error));
   TRY(clv_alloc(1, sizeof *program, &program, &err));

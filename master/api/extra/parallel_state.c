@@ -10,7 +10,7 @@
 
 /* Returns the parameter of an item of state, which is the parameter itself or a moment of it, such
  * as "0.weight.exp_avg"; NULL: the item has none. */
-static const clv_param *param_of(const clv_params *params, const char *item) {
+static const clv_param *find_item_param(const clv_params *params, const char *item) {
   for (int i = 0; i < params->n; i++) {
     size_t len = strlen(params->list[i].name);
     if (strncmp(item, params->list[i].name, len) == 0 && (!item[len] || item[len] == '.'))
@@ -19,14 +19,14 @@ static const clv_param *param_of(const clv_params *params, const char *item) {
   return NULL;
 }
 
-static clv_shape shape_of(const cleave_tensor *t) {
+static clv_shape convert_tensor_shape(const cleave_tensor *t) {
   clv_shape s = {.rank = t->rank};
   memcpy(s.dim, t->shape, sizeof s.dim);
   return s;
 }
 
 /* Returns the part index of a module of the chain; 0 for an undivided segment. */
-static uint32_t part_index_of(const cleave_parallel *p, uint32_t module) {
+static uint32_t find_part_index(const cleave_parallel *p, uint32_t module) {
   for (uint32_t i = 0; i < p->division->n_segments; i++) {
     uint32_t n = p->division->segments[i].is_sharded ? p->division->n_parts : 1;
     if (module < n) return module;
@@ -48,7 +48,7 @@ static cleave_named_tensor *find_item(cleave_state *s, const char *name) {
 static cleave_status add_item(cleave_state *to, cleave_named_tensor *item, const clv_param *of,
                               cleave_named_tensor **ret, cleave_error *error) {
   cleave_named_tensor *joined = &to->items[to->n];
-  clv_shape shape = of ? of->shape : shape_of(&item->tensor);
+  clv_shape shape = of ? of->shape : convert_tensor_shape(&item->tensor);
   size_t bytes;
   TRY(clv_shape_bytes(&shape, (clv_dtype)item->tensor.dtype, &bytes, &err));
   TRY(clv_alloc(CLV_MAX(bytes, 1), 1, &joined->tensor.data, &err));
@@ -67,10 +67,11 @@ static cleave_status add_item(cleave_state *to, cleave_named_tensor *item, const
  * same in joined parts. */
 static cleave_status join_item(const cleave_parallel *p, cleave_named_tensor *item, uint32_t k,
                                cleave_state *to, cleave_error *error) {
-  const clv_param *of = param_of(p->params, item->name);
+  const clv_param *of = find_item_param(p->params, item->name);
   cleave_named_tensor *joined = find_item(to, item->name);
   if (!joined) TRY_API(add_item(to, item, of, &joined, error));
-  clv_tensor_part part = {shape_of(&joined->tensor), shape_of(&item->tensor), k,
+  clv_tensor_part part = {convert_tensor_shape(&joined->tensor),
+                          convert_tensor_shape(&item->tensor), k,
                           clv_dtype_size((clv_dtype)item->tensor.dtype)};
   clv_tensor_part_copy(&part, joined->tensor.data, item->tensor.data, true);
   return CLEAVE_OK;
@@ -81,7 +82,7 @@ static cleave_status join_module(cleave_parallel *p, uint32_t i, cleave_state_ki
   CLV_AUTO(cleave_state_free) cleave_state state = {0};
   TRY_API(cleave_state_read(p->runtime, p->modules[i], kind, deadline_ms, &state, error));
   for (size_t k = 0; k < state.n; k++)
-    TRY_API(join_item(p, &state.items[k], part_index_of(p, i), to, error));
+    TRY_API(join_item(p, &state.items[k], find_part_index(p, i), to, error));
   return CLEAVE_OK;
 }
 
@@ -107,8 +108,8 @@ cleave_status cleave_parallel_state_read(cleave_runtime *runtime, cleave_paralle
 static cleave_status check_item(const cleave_parallel *p, const cleave_named_tensor *item,
                                 cleave_state_kind kind, cleave_error *error) {
   bool is_counter = kind == CLEAVE_STATE_OPTIMIZER && item->name && strcmp(item->name, "step") == 0;
-  const clv_param *of = item->name ? param_of(p->params, item->name) : NULL;
-  char want[160], got[160];
+  const clv_param *of = item->name ? find_item_param(p->params, item->name) : NULL;
+  char expected_type[160], given_type[160];
   clv_shape shape;
   if (!of && !is_counter)
     return api_fail(error, CLV_NOT_FOUND, "'%s' has no state '%s'", p->name,
@@ -120,8 +121,8 @@ static cleave_status check_item(const cleave_parallel *p, const cleave_named_ten
     return api_fail(error, CLV_INVALID, "'%s' of '%s' has no data", item->name, p->name);
   if (is_counter || clv_shape_equal(&shape, &of->shape)) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID, "'%s' of '%s' is %s, not %s", item->name, p->name,
-                  clv_shape_format(&of->shape, want, sizeof want),
-                  clv_shape_format(&shape, got, sizeof got));
+                  clv_shape_format(&of->shape, expected_type, sizeof expected_type),
+                  clv_shape_format(&shape, given_type, sizeof given_type));
 }
 
 /* The items of one module, in memory of their own. */
@@ -137,37 +138,38 @@ static void free_cut_items(cut_items *c) {
 
 static clv_code cut_item(const cleave_named_tensor *item, const clv_shape *own, uint32_t k,
                          cut_items *to, clv_err *err) {
-  cleave_named_tensor *cut = &to->list[to->n];
+  cleave_named_tensor *item_part = &to->list[to->n];
   clv_dtype dtype = (clv_dtype)item->tensor.dtype;
   size_t bytes;
   CLV_TRY(clv_shape_bytes(own, dtype, &bytes, err));
-  CLV_TRY(clv_alloc(CLV_MAX(bytes, 1), 1, &cut->tensor.data, err));
+  CLV_TRY(clv_alloc(CLV_MAX(bytes, 1), 1, &item_part->tensor.data, err));
   to->n++;
-  cut->name = item->name;
-  cut->tensor.dtype = item->tensor.dtype;
-  cut->tensor.rank = own->rank;
-  memcpy(cut->tensor.shape, own->dim, sizeof cut->tensor.shape);
-  clv_tensor_part part = {shape_of(&item->tensor), *own, k, clv_dtype_size(dtype)};
-  clv_tensor_part_copy(&part, item->tensor.data, cut->tensor.data, false);
+  item_part->name = item->name;
+  item_part->tensor.dtype = item->tensor.dtype;
+  item_part->tensor.rank = own->rank;
+  memcpy(item_part->tensor.shape, own->dim, sizeof item_part->tensor.shape);
+  clv_tensor_part part = {convert_tensor_shape(&item->tensor), *own, k, clv_dtype_size(dtype)};
+  clv_tensor_part_copy(&part, item->tensor.data, item_part->tensor.data, false);
   return CLV_OK;
 }
 
 static cleave_status write_module(cleave_parallel *p, uint32_t i, cleave_state_kind kind,
                                   const cleave_named_tensor *items, size_t n, uint64_t deadline_ms,
                                   cleave_error *error) {
-  CLV_AUTO(free_cut_items) cut_items cut = {0};
+  CLV_AUTO(free_cut_items) cut_items items_of_part = {0};
   cleave_module *m = p->modules[i];
   if (!cleave_state_count(m, kind)) return CLEAVE_OK;
-  TRY(clv_alloc(n, sizeof *cut.list, &cut.list, &err));
+  TRY(clv_alloc(n, sizeof *items_of_part.list, &items_of_part.list, &err));
   for (size_t j = 0; j < n; j++) {
-    const clv_param *of = param_of(p->params, items[j].name);
+    const clv_param *of = find_item_param(p->params, items[j].name);
     const clv_param *own_param = of ? clv_params_find(m->params, of->name) : NULL;
-    clv_shape whole = shape_of(&items[j].tensor);
+    clv_shape undivided_shape = convert_tensor_shape(&items[j].tensor);
     if (of && !own_param) continue;
-    TRY(cut_item(&items[j], own_param ? &own_param->shape : &whole, part_index_of(p, i), &cut,
-                 &err));
+    TRY(cut_item(&items[j], own_param ? &own_param->shape : &undivided_shape, find_part_index(p, i),
+                 &items_of_part, &err));
   }
-  return cleave_state_write(p->runtime, m, kind, cut.list, cut.n, deadline_ms, error);
+  return cleave_state_write(p->runtime, m, kind, items_of_part.list, items_of_part.n, deadline_ms,
+                            error);
 }
 
 cleave_status cleave_parallel_state_write(cleave_runtime *runtime, cleave_parallel *parallel,

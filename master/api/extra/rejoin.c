@@ -23,7 +23,7 @@ static cleave_status find_lost_peer(cleave_runtime *rt, const char *worker, api_
   for (uint32_t i = 0; i < rt->n_peers; i++) names += rt->peers[i].n_rejoins;
   if ((*ret)->state != PEER_LOST)
     return api_fail(error, CLV_PRECONDITION, "worker '%s' %s", worker,
-                    api_is_lost(*ret) ? "is coming back already" : "is not lost");
+                    api_is_peer_lost(*ret) ? "is coming back already" : "is not lost");
   if (names < API_MAX_NODES) return CLEAVE_OK;
   return api_fail(
       error, CLV_EXHAUSTED,
@@ -33,31 +33,31 @@ static cleave_status find_lost_peer(cleave_runtime *rt, const char *worker, api_
 }
 
 /* Waits until no function uses the lost worker's link, and no step waits for it. */
-static cleave_status wait_until_quiet(cleave_runtime *rt, const api_peer *p, uint64_t until,
-                                      cleave_error *error) {
-  while (p->n_loading)
-    if (!api_wait(rt, until))
+static cleave_status wait_until_worker_idle(cleave_runtime *rt, const api_peer *p,
+                                            uint64_t until_ns, cleave_error *error) {
+  while (p->n_modules_loading)
+    if (!api_wait(rt, until_ns))
       return api_fail_late(rt, error, "a module is still being loaded at worker '%s'", p->name);
-  return api_await_decision(rt, until, error);
+  return api_await_step_decision(rt, until_ns, error);
 }
 
 /* Begins to rejoin a worker. Until end_rejoin only this thread uses the worker's link and channel.
  * *ret_old, *ret_channel: receive the old link and channel, which the caller closes. */
-static void begin_rejoin(api_peer *p, uint64_t until, clv_link **ret_old_link,
+static void begin_rejoin(api_peer *p, uint64_t until_ns, clv_link **ret_old_link,
                          clv_rpc_channel **ret_channel) {
   cleave_runtime *rt = p->runtime;
   clv_link_counts c;
-  clv_err ignored;
+  clv_err ignored_err;
   *ret_old_link = clv_steal(&p->link);
   *ret_channel = clv_steal(&p->channel);
   if (*ret_old_link) {
     clv_link_get_counts(*ret_old_link, &c);
-    p->bytes_up += c.bytes_out;
-    p->bytes_down += c.bytes_in;
-    (void)!clv_node_add_peer(rt->node, api_wire_name(p), NULL, &ignored);
+    p->closed_links_bytes_sent += c.bytes_out;
+    p->closed_links_bytes_received += c.bytes_in;
+    (void)!clv_node_add_peer(rt->node, api_wire_name(p), NULL, &ignored_err);
   }
   (void)api_peer_on_event(&p->state, PEER_REJOIN_BEGINS);
-  p->connect_deadline_ns = until;
+  p->connect_deadline_ns = until_ns;
   snprintf(p->wire_name, sizeof p->wire_name, "%.64s (%u)", p->name, ++p->n_rejoins + 1);
 }
 
@@ -78,7 +78,7 @@ static void clear_broken_link(cleave_runtime *rt, uint32_t node) {
 static void end_contexts_at_node(cleave_runtime *rt, uint32_t node) {
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-    if (!(c->nodes & NODE_BIT(node))) continue;
+    if (!(c->nodes_used & NODE_BIT(node))) continue;
     c->nodes_since_restarted |= NODE_BIT(node);
     c->nodes_ended |= NODE_BIT(node);
     c->nodes_sent_apply &= ~NODE_BIT(node);
@@ -92,7 +92,7 @@ static cleave_status admit_worker(api_peer *p, cleave_error *error) {
   TRY(clv_node_add_peer(rt->node, api_wire_name(p), p->link, &err));
   clear_broken_link(rt, p->index);
   end_contexts_at_node(rt, p->index);
-  p->last_counts = (clv_link_counts){0};
+  p->last_link_counts = (clv_link_counts){0};
   p->has_module = false;
   (void)api_peer_on_event(&p->state, PEER_REJOINS);
   return CLEAVE_OK;
@@ -112,10 +112,10 @@ static cleave_status add_worker_to_error(const api_peer *p, cleave_status status
 }
 
 /* Closes the old link and connects again. Without the lock. */
-static cleave_status reconnect_worker(api_peer *p, clv_link *old, clv_rpc_channel *channel,
+static cleave_status reconnect_worker(api_peer *p, clv_link *old_link, clv_rpc_channel *channel,
                                       cleave_error *error) {
-  if (old) clv_link_close(old);
-  clv_link_unref(old);
+  if (old_link) clv_link_close(old_link);
+  clv_link_unref(old_link);
   clv_rpc_channel_free(channel);
   TRY_API(api_connect_worker(p, error));
   return api_open_link(p, error);
@@ -125,18 +125,18 @@ cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
                                    uint64_t deadline_ms, cleave_error *error) {
   NOT_NULL(runtime, worker);
   LOCKED(runtime);
-  uint64_t until = api_deadline_ns(runtime, deadline_ms);
+  uint64_t until_ns = api_deadline_ns(runtime, deadline_ms);
   api_peer *p;
-  clv_link *old;
+  clv_link *old_link;
   clv_rpc_channel *channel;
   CLV_AUTO(api_interruptible_end) api_interruptible waits;
   api_interruptible_begin(runtime, &waits);
   TRY_API(find_lost_peer(runtime, worker, &p, error));
-  TRY_API(wait_until_quiet(runtime, p, until, error));
+  TRY_API(wait_until_worker_idle(runtime, p, until_ns, error));
   TRY_API(find_lost_peer(runtime, worker, &p, error)); /* another thread may have begun first */
-  begin_rejoin(p, api_time_of_deadline(runtime, until), &old, &channel);
+  begin_rejoin(p, api_deadline_monotonic_ns(runtime, until_ns), &old_link, &channel);
   api_unlock(runtime);
-  cleave_status status = reconnect_worker(p, old, channel, error);
+  cleave_status status = reconnect_worker(p, old_link, channel, error);
   api_lock(runtime);
   if (status == CLEAVE_OK) status = admit_worker(p, error);
   end_rejoin(p, status == CLEAVE_OK);
@@ -153,19 +153,19 @@ cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker, cleave_er
 /* ---- reloading the modules of a worker that has rejoined ------------------------------------- */
 
 /* State with which a module is loaded again. */
-typedef struct module_state {
+typedef struct reload_state {
   api_state_item *items[2]; /* [0]: weights; [1]: state of the optimiser */
   uint32_t n[2];
-} module_state;
+} reload_state;
 
 static const cleave_state_kind state_kinds[2] = {CLEAVE_STATE_WEIGHTS, CLEAVE_STATE_OPTIMIZER};
 
-static void free_module_state(module_state *c) {
+static void free_reload_state(reload_state *c) {
   for (int k = 0; k < 2; k++) api_state_items_free(c->items[k], c->n[k]);
 }
 
-static cleave_status copy_module_state(const cleave_module *m, const cleave_state *const *from,
-                                       module_state *ret, cleave_error *error) {
+static cleave_status copy_reload_state(const cleave_module *m, const cleave_state *const *from,
+                                       reload_state *ret, cleave_error *error) {
   for (int k = 0; k < 2; k++) {
     size_t n = from[k] ? from[k]->n : 0;
     if (n > cleave_state_count(m, state_kinds[k]))
@@ -182,11 +182,12 @@ static cleave_status copy_module_state(const cleave_module *m, const cleave_stat
 }
 
 /* Checks that the owners of a module's ties are loaded. A tied module is loaded after its owner. */
-static cleave_status check_owners(const cleave_module *m, cleave_error *error) {
-  cleave_error ignored;
+static cleave_status check_tie_owners_loaded(const cleave_module *m, cleave_error *error) {
+  cleave_error ignored_error;
   for (int i = 0; i < m->params->n_ties; i++) {
     const cleave_module *of = m->tie_owners[i];
-    if (of && of->state == MODULE_PLACED && api_check_module_present(of, &ignored) != CLEAVE_OK)
+    if (of && of->state == MODULE_PLACED &&
+        api_check_module_present(of, &ignored_error) != CLEAVE_OK)
       return api_fail(error, CLV_PRECONDITION,
                       "module '%s' has a weight of module '%s', which was lost as well: reload "
                       "'%s' first",
@@ -196,11 +197,11 @@ static cleave_status check_owners(const cleave_module *m, cleave_error *error) {
 }
 
 static cleave_status check_module_lost(const cleave_module *m, cleave_error *error) {
-  cleave_error ignored;
+  cleave_error ignored_error;
   if (m->is_released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
   TRY_API(api_check_node_present(m->runtime, m->node, error));
-  TRY_API(check_owners(m, error));
-  if (m->state == MODULE_PLACED && api_check_module_present(m, &ignored) != CLEAVE_OK)
+  TRY_API(check_tie_owners_loaded(m, error));
+  if (m->state == MODULE_PLACED && api_check_module_present(m, &ignored_error) != CLEAVE_OK)
     return CLEAVE_OK;
   return api_fail(error, CLV_PRECONDITION,
                   "module '%s' was not lost; its state is written by cleave_state_write", m->name);
@@ -216,37 +217,37 @@ static void send_unload(cleave_module *m) {
   (void)api_send(m->runtime, m->node, p, NULL);
 }
 
-static cleave_status send_module_state(cleave_module *m, const module_state *c, uint64_t until,
+static cleave_status send_reload_state(cleave_module *m, const reload_state *c, uint64_t until_ns,
                                        cleave_error *error) {
   for (int k = 0; k < 2; k++)
     if (c->n[k])
-      TRY_API(
-          api_state_put(m, (clv_state_kind)state_kinds[k], 0, c->items[k], c->n[k], until, error));
+      TRY_API(api_put_state_items(m, (clv_state_kind)state_kinds[k], 0, c->items[k], c->n[k],
+                                  until_ns, error));
   return CLEAVE_OK;
 }
 
 /* Loads the lost module again with its state. Until the node has the complete state, the module
  * counts as lost. */
-static cleave_status reload_module(cleave_module *m, const module_state *c, uint64_t deadline_ms,
+static cleave_status reload_module(cleave_module *m, const reload_state *c, uint64_t deadline_ms,
                                    cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   api_peer *p = &rt->peers[m->node];
-  uint64_t until = api_deadline_ns(rt, deadline_ms);
+  uint64_t until_ns = api_deadline_ns(rt, deadline_ms);
   uint32_t n_rejoins = p->n_rejoins;
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
-  p->n_loading++;
-  cleave_status status = api_module_load_at_node(m, until, error);
+  p->n_modules_loading++;
+  cleave_status status = api_module_load_at_node(m, until_ns, error);
   bool may_be_at_worker =
       /* after a missed deadline the module may be at the node */
       status == CLEAVE_OK || status == CLEAVE_DEADLINE;
-  if (status == CLEAVE_OK) status = send_module_state(m, c, until, error);
-  p->n_loading--;
+  if (status == CLEAVE_OK) status = send_reload_state(m, c, until_ns, error);
+  p->n_modules_loading--;
   (void)api_module_on_event(&m->state, MODULE_AT_NODE);
   m->weights_version++;
-  if (status == CLEAVE_OK) m->n_rejoins = n_rejoins;
+  if (status == CLEAVE_OK) m->n_rejoins_at_load = n_rejoins;
   if (status == CLEAVE_OK) m->needs_reload = m->resets_moments = false;
   if (status != CLEAVE_OK && may_be_at_worker) send_unload(m);
-  api_module_record_attempt(m, status);
+  api_module_record_load_attempt(m, status);
   p->has_module |= status == CLEAVE_OK;
   api_module_unload_if_unused(m);
   api_wake(rt);
@@ -256,22 +257,22 @@ static cleave_status reload_module(cleave_module *m, const module_state *c, uint
 /* Loads the output modules of the module again (outputs.c). They have no state. */
 static cleave_status reload_outputs(const cleave_module *m, uint64_t deadline_ms,
                                     cleave_error *error) {
-  cleave_error ignored;
-  const module_state no_state = {0};
+  cleave_error ignored_error;
+  const reload_state empty_state = {0};
   for (uint32_t i = 0; m->n_outputs > 1 && i < m->n_outputs; i++)
-    if (m->outputs[i]->state == MODULE_PLACED &&
-        api_check_module_present(m->outputs[i], &ignored) != CLEAVE_OK)
-      TRY_API(reload_module(m->outputs[i], &no_state, deadline_ms, error));
+    if (m->output_modules[i]->state == MODULE_PLACED &&
+        api_check_module_present(m->output_modules[i], &ignored_error) != CLEAVE_OK)
+      TRY_API(reload_module(m->output_modules[i], &empty_state, deadline_ms, error));
   return CLEAVE_OK;
 }
 
 struct api_reload {
   cleave_module *module;
-  module_state state;
+  reload_state state;
 };
 
 void api_reload_free(api_reload *r) {
-  if (r) free_module_state(&r->state);
+  if (r) free_reload_state(&r->state);
   free(r);
 }
 
@@ -282,7 +283,7 @@ cleave_status api_reload_new(cleave_runtime *rt, cleave_module *m, const cleave_
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   TRY(clv_alloc(1, sizeof *r, &r, &err));
   r->module = m;
-  cleave_status status = copy_module_state(m, from, &r->state, error);
+  cleave_status status = copy_reload_state(m, from, &r->state, error);
   if (status == CLEAVE_OK)
     *ret = r;
   else
@@ -294,7 +295,7 @@ cleave_status api_reload_run(cleave_runtime *rt, const api_reload *r, uint64_t d
                              cleave_error *error) {
   LOCKED(rt);
   TRY_API(api_check_no_pending_backward(rt, error));
-  TRY_API(api_await_decision(rt, api_deadline_ns(rt, deadline_ms), error));
+  TRY_API(api_await_step_decision(rt, api_deadline_ns(rt, deadline_ms), error));
   TRY_API(check_module_lost(r->module, error));
   TRY_API(reload_outputs(r->module, deadline_ms, error));
   return reload_module(r->module, &r->state, deadline_ms, error);

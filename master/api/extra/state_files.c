@@ -16,8 +16,8 @@ size_t cleave_parameter_count(const cleave_module *m) { return m ? (size_t)m->pa
 
 /* Fills in the optimiser and the group of a parameter, if it is in a group. Converts the module's
  * own group number, in which 0 may be the unstepped group, to that of the optimiser. */
-static void fill_group(const cleave_module *m, size_t index, cleave_parameter *ret) {
-  uint8_t number = m->optimizer ? m->group_of_param[index] : 0;
+static void fill_group_settings(const cleave_module *m, size_t index, cleave_parameter *ret) {
+  uint8_t number = m->optimizer ? m->param_group_numbers[index] : 0;
   if (!number) return;
   ret->optimizer = m->optimizer;
   ret->group = (size_t)(m->groups[number - 1] - m->optimizer->groups);
@@ -32,7 +32,7 @@ static void fill_parameter(const cleave_module *m, size_t index, cleave_paramete
                             .buffer = !p->trainable,
                             .learns = p->trainable && !p->frozen};
   memcpy(ret->shape, p->shape.dim, (size_t)p->shape.rank * sizeof *ret->shape);
-  fill_group(m, index, ret);
+  fill_group_settings(m, index, ret);
 }
 
 cleave_status cleave_parameter_info(const cleave_module *module, size_t index,
@@ -60,15 +60,16 @@ static cleave_status check_arguments(const cleave_runtime *rt, const cleave_modu
 }
 
 /* Returns the error *why, whose text names the file, with the module's name put before it. */
-static cleave_status fail_with_module(const cleave_module *m, clv_err *why, cleave_error *error) {
+static cleave_status fail_with_module_name(const cleave_module *m, clv_err *why,
+                                           cleave_error *error) {
   clv_err_prefix(why, "module '%s'", m->name);
   api_convert_error(error, why);
   api_set_error_node(error, "master", m->name);
   return (cleave_status)why->code;
 }
 
-static cleave_status write_state(const cleave_module *m, const char *path, const cleave_state *s,
-                                 cleave_error *error) {
+static cleave_status write_state_file(const cleave_module *m, const char *path,
+                                      const cleave_state *s, cleave_error *error) {
   CLV_AUTO(clv_freep) clv_weights_tensor *list = NULL;
   clv_err why;
   TRY(clv_alloc(s->n, sizeof *list, &list, &err));
@@ -80,7 +81,7 @@ static cleave_status write_state(const cleave_module *m, const char *path, const
   }
   if (clv_weights_write_file(path, list, s->n, NULL, 0, NULL, NULL, &why) == CLV_OK)
     return CLEAVE_OK;
-  return fail_with_module(m, &why, error);
+  return fail_with_module_name(m, &why, error);
 }
 
 cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
@@ -90,7 +91,7 @@ cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
   cleave_state state = {0};
   TRY_API(check_arguments(runtime, module, kind, error));
   TRY_API(cleave_state_read(runtime, module, kind, deadline_ms, &state, error));
-  cleave_status status = write_state(module, path, &state, error);
+  cleave_status status = write_state_file(module, path, &state, error);
   cleave_state_free(&state);
   return status;
 }
@@ -116,7 +117,7 @@ static void drop_artifact_items(const cleave_module *m, const clv_weights_file *
   size_t n = 0;
   for (size_t i = 0; i < l->n; i++) {
     const clv_param *p = clv_params_find(m->params, l->items[i].name);
-    bool is_in_artifact = m->artifact && p && p->frozen && !clv_weights_find_entry(f, p->name);
+    bool is_in_artifact = m->artifact_name && p && p->frozen && !clv_weights_find_entry(f, p->name);
     if (!is_in_artifact) l->items[n++] = l->items[i];
   }
   l->n = n;
@@ -130,7 +131,7 @@ static cleave_status check_file_items(const cleave_module *m, const clv_weights_
   TRY(clv_alloc(l->n, sizeof *found, &found, &err));
   if (clv_weights_match_tensors(f, l->items, l->n, CLV_WEIGHTS_ALLOW_NO_COUNTS, found, &why) !=
       CLV_OK)
-    return fail_with_module(m, &why, error);
+    return fail_with_module_name(m, &why, error);
   for (size_t i = 0; i < l->n; i++) {
     if (!found[i] && strcmp(l->items[i].name, "step") == 0)
       return api_fail(error, CLV_INVALID, "module '%s': %s: no 'step', the count of steps taken",
@@ -149,7 +150,8 @@ cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
   CLV_AUTO(clv_freep) cleave_named_tensor *items = NULL;
   clv_err why;
   TRY_API(check_arguments(runtime, module, kind, error));
-  if (clv_weights_open(path, 0, &f, &why) != CLV_OK) return fail_with_module(module, &why, error);
+  if (clv_weights_open(path, 0, &f, &why) != CLV_OK)
+    return fail_with_module_name(module, &why, error);
   TRY_API(cleave_state_list_of(module, kind, &l, error));
   drop_artifact_items(module, f, &l);
   TRY(clv_alloc(l.n, sizeof *items, &items, &err));

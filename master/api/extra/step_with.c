@@ -16,7 +16,7 @@ static cleave_status copy_decision(const api_future *f, void *ret, cleave_error 
 static const api_operation step_operation = {.name = "a step",
                                              .begin = api_step_begin,
                                              .advance = api_step_advance,
-                                             .deadline_error = api_step_deadline_error,
+                                             .fill_deadline_error = api_step_deadline_error,
                                              .copy_result = copy_decision,
                                              .runs_in_order = true};
 

@@ -89,17 +89,18 @@ static void orphan_is_listed_until_its_worker_has_removed_the_file(void **state)
   make_checkpoint(1);
   move_to_worker(1);
   assert_ok(clv_checkpoint_read_manifest(at("run"), 1, &m, &err), &err);
-  assert_ok(clv_orphans_add(at("run"), &m, &err), &err);
+  assert_ok(clv_orphans_add_manifest_files(at("run"), &m, &err), &err);
   /* simulates a crash after the file was listed and before its checkpoint is deleted: the file
    * stays */
   n_reported = 0;
-  assert_ok(clv_orphans_sweep(at("run"), stores, count_report, NULL, &err), &err);
+  assert_ok(clv_orphans_remove_files(at("run"), stores, count_report, NULL, &err), &err);
   assert_int_equal(n_reported, 0);
   assert_ok(clv_checkpoint_abandon(at("run"), 1, &err), &err);
   assert_ok(clv_orphans_read(at("run"), &l, &err), &err);
   assert_int_equal(l.n, 1);
   assert_string_equal(l.list[0].keeper_identity, "spiffe://test/w1");
-  assert_int_equal(clv_orphans_sweep(at("run"), stores, count_report, NULL, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_orphans_remove_files(at("run"), stores, count_report, NULL, &err),
+                   CLV_NOT_FOUND);
   assert_int_equal(n_reported, 1);
   assert_says(&err, "session.yaml has no worker with the identity 'spiffe://test/w1'");
   assert_ok(clv_orphans_read(at("run"), &again, &err), &err);
@@ -108,18 +109,20 @@ static void orphan_is_listed_until_its_worker_has_removed_the_file(void **state)
 
 /* ---- encrypted copies of checkpoints --------------------------------------------------------- */
 
-static clv_escrow_place get_copy_place(void) { return (clv_escrow_place){copies_dir, "1234"}; }
+static clv_escrow_location get_copy_place(void) {
+  return (clv_escrow_location){copies_dir, "1234"};
+}
 
 static void write_copy(uint64_t step) {
-  const clv_escrow_place p = get_copy_place();
+  const clv_escrow_location p = get_copy_place();
   uint64_t bytes;
   clv_err err;
-  assert_ok(clv_escrow_write(&p, &key, at("run"), step, stores, NULL, &bytes, &err), &err);
+  assert_ok(clv_escrow_write_copy(&p, &key, at("run"), step, stores, NULL, &bytes, &err), &err);
 }
 
 static void only_the_newest_copy_stays(void **state) {
   (void)state;
-  const clv_escrow_place p = get_copy_place();
+  const clv_escrow_location p = get_copy_place();
   clear_run();
   assert_int_equal(clv_escrow_newest_step(&p), CLV_CHECKPOINT_NONE);
   for (uint64_t step = 1; step < 4; step++) {
@@ -133,7 +136,7 @@ static void only_the_newest_copy_stays(void **state) {
 
 static void copy_restores_all_files_of_a_checkpoint(void **state) {
   (void)state;
-  const clv_escrow_place p = get_copy_place();
+  const clv_escrow_location p = get_copy_place();
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   clv_err err;
   uint64_t step = 0;
@@ -145,7 +148,7 @@ static void copy_restores_all_files_of_a_checkpoint(void **state) {
       clear_run();
     else
       move_to_worker(7);
-    assert_ok(clv_escrow_restore(&p, &key, at("run"), &step, &err), &err);
+    assert_ok(clv_escrow_restore_checkpoint(&p, &key, at("run"), &step, &err), &err);
     assert_int_equal(step, 7);
     clv_checkpoint_freep(&c);
     assert_ok(clv_checkpoint_load_step(at("run"), 7, &c, &err), &err);
@@ -155,7 +158,7 @@ static void copy_restores_all_files_of_a_checkpoint(void **state) {
 
 static void damaged_or_foreign_copy_restores_nothing(void **state) {
   (void)state;
-  const clv_escrow_place p = get_copy_place(), other_place = {copies_dir, "5678"};
+  const clv_escrow_location p = get_copy_place(), other_place = {copies_dir, "5678"};
   CLV_AUTO(clv_seal_key_done) clv_seal_key wrong = {0};
   clv_err err;
   char id[17];
@@ -165,17 +168,18 @@ static void damaged_or_foreign_copy_restores_nothing(void **state) {
   write_copy(9);
   clear_run();
   assert_ok(clv_seal_key_create(at("wrong.key"), &wrong, &err), &err);
-  assert_int_equal(clv_escrow_restore(&p, &wrong, at("run"), &step, &err), CLV_DENIED);
+  assert_int_equal(clv_escrow_restore_checkpoint(&p, &wrong, at("run"), &step, &err), CLV_DENIED);
   assert_says(&err, key.id);
   assert_ok(clv_escrow_key_id(&p, id, &err), &err);
   assert_string_equal(id, key.id);
   assert_int_equal(rename(at("copies/1234"), at("copies/5678")), 0);
-  assert_int_equal(clv_escrow_restore(&other_place, &key, at("run"), &step, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_escrow_restore_checkpoint(&other_place, &key, at("run"), &step, &err),
+                   CLV_DATA_LOSS);
   assert_says(&err, "it is not 5678/checkpoint-9/MANIFEST.json");
   assert_int_equal(rename(at("copies/5678"), at("copies/1234")), 0);
   assert_int_equal(unlink(at("copies/1234/checkpoint-9/model-00001-of-00001.safetensors.sealed")),
                    0);
-  assert_int_equal(clv_escrow_restore(&p, &key, at("run"), &step, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_escrow_restore_checkpoint(&p, &key, at("run"), &step, &err), CLV_DATA_LOSS);
   assert_says(&err, "is missing in the sealed copy");
   assert_false(clv_checkpoint_has_manifest(at("run")));
 }

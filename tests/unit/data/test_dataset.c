@@ -100,7 +100,7 @@ static void numpy_true_reads_as_one(void **state) {
   const char *labels = write_npy_file("l", "|b1", "2,", raw, 2);
   const clv_dataset_options options[] = {
       {.inputs_path = path, .labels_path = labels},
-      {.n_named = 1, .names = &name, .named_paths = &path, .labels_path = labels},
+      {.n_named_inputs = 1, .names = &name, .named_paths = &path, .labels_path = labels},
       {.inputs_path = path, .labels_path = labels, .labels = CLV_LABEL_FLOAT, .scale = 2}};
   for (int k = 0; k < 3; k++) {
     CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;

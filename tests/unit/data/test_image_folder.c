@@ -480,7 +480,7 @@ static void files_that_are_not_images_are_counted(void **state) {
   clv_dataset_options o = make_options(root);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   assert_int_equal(clv_dataset_count(ds), 1);
-  assert_int_equal(clv_dataset_stray_files(ds, &first_stray_file), 3);
+  assert_int_equal(clv_dataset_stray_file_count(ds, &first_stray_file), 3);
   assert_string_equal(first_stray_file, "cat/b.gif");
 }
 

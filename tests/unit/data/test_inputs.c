@@ -40,7 +40,7 @@ static clv_dataset *make_dataset(const char *labels) {
   clv_dataset *ds = NULL;
   clv_err err;
   clv_dataset_options o = {
-      .n_named = 5, .names = names, .named_paths = paths, .labels_path = labels};
+      .n_named_inputs = 5, .names = names, .named_paths = paths, .labels_path = labels};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
   return ds;
 }
@@ -164,17 +164,20 @@ static void inconsistent_named_inputs_are_refused(void **state) {
              *path_of_three = write_npy_file("three", "<i4", "3,", x, 12);
   const char *unequal_paths[9] = {path_of_two, path_of_three},
              *paths_of_two[] = {path_of_two, path_of_two};
-  assert_refused((clv_dataset_options){.n_named = 2, .names = names, .named_paths = unequal_paths},
-                 "two holds 2 records and ");
   assert_refused(
-      (clv_dataset_options){.n_named = 2, .names = equal_names, .named_paths = paths_of_two},
+      (clv_dataset_options){.n_named_inputs = 2, .names = names, .named_paths = unequal_paths},
+      "two holds 2 records and ");
+  assert_refused(
+      (clv_dataset_options){.n_named_inputs = 2, .names = equal_names, .named_paths = paths_of_two},
       "two inputs have the name 'a'");
-  assert_refused((clv_dataset_options){.n_named = 9, .names = names, .named_paths = unequal_paths},
-                 "9 inputs: at most 8");
   assert_refused(
-      (clv_dataset_options){.n_named = 2, .names = names, .named_paths = paths_of_two, .scale = 2},
+      (clv_dataset_options){.n_named_inputs = 9, .names = names, .named_paths = unequal_paths},
+      "9 inputs: at most 8");
+  assert_refused(
+      (clv_dataset_options){
+          .n_named_inputs = 2, .names = names, .named_paths = paths_of_two, .scale = 2},
       "taken as they are");
-  clv_dataset_options labelled = {.n_named = 2, .names = names, .named_paths = paths_of_two};
+  clv_dataset_options labelled = {.n_named_inputs = 2, .names = names, .named_paths = paths_of_two};
   labelled.labels_path = write_npy_file("none", "<i8", "2, 2", none, sizeof none);
   assert_refused(labelled, "all labels are -100");
   labelled.labels_path = write_npy_file("bad", "<i8", "2, 2", bad_labels, sizeof bad_labels);
@@ -185,13 +188,13 @@ static void scan_finds_nan_in_a_named_input(void **state) {
   (void)state;
   static const char *const names[] = {"a", "b"};
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
-  CLV_AUTO(clv_scan_done) clv_scan found = {0};
+  CLV_AUTO(clv_scan_result_done) clv_scan_result found = {0};
   clv_err err;
   int32_t a[2] = {1, 2};
   float b[4] = {1, 2, 3, NAN};
   const char *paths[] = {write_npy_file("a", "<i4", "2,", a, sizeof a),
                          write_npy_file("b", "<f4", "2, 2", b, sizeof b)};
-  clv_dataset_options o = {.n_named = 2, .names = names, .named_paths = paths};
+  clv_dataset_options o = {.n_named_inputs = 2, .names = names, .named_paths = paths};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
   assert_ok(clv_dataset_scan(ds, &(clv_scan_options){0}, &found, &err), &err);
   assert_int_equal(found.not_finite_records.n, 1);

@@ -25,7 +25,7 @@ static clv_dataset *make_dataset(clv_objective objective, bool is_named) {
       .format = CLV_FORMAT_TEXT,
       .inputs_path = write_scratch_file("t.jsonl", lines.data, lines.len),
       .holds_tokens = !is_named,
-      .n_named = is_named ? 2 : 0,
+      .n_named_inputs = is_named ? 2 : 0,
       .names = names,
       .objective = objective,
       .text = {.column = "text",
@@ -158,7 +158,7 @@ static void missing_mask_token_or_ids_is_refused(void **state) {
   expect_error(CLV_INVALID, "data.tokenizer.mask: ", clv_dataset_open(&o, &ds, &err), &err);
   o.objective = CLV_OBJECTIVE_CAUSAL;
   o.names = names;
-  o.n_named = 1;
+  o.n_named_inputs = 1;
   expect_error(CLV_INVALID, "records need the input 'ids'", clv_dataset_open(&o, &ds, &err), &err);
 }
 

@@ -16,7 +16,7 @@ static clv_dataset_options make_options(const char *path) {
   return (clv_dataset_options){
       .format = CLV_FORMAT_DOCUMENTS,
       .inputs_path = path,
-      .n_named = 3,
+      .n_named_inputs = 3,
       .names = names,
       .text = {.max_tokens = 6,
                .tokenizer = write_scratch_file("vocab.txt", vocabulary, sizeof vocabulary - 1)},
@@ -83,9 +83,9 @@ static void word_label_is_on_its_first_token(void **state) {
   assert_int_equal(((int64_t *)boxes->data)[4 * 5 + 2], 1000);
   assert_memory_equal(y->data, labels, sizeof labels);
   clv_page_counts n = clv_dataset_page_counts(ds);
-  assert_int_equal(n.pages, 2);
-  assert_int_equal(n.words, 5);
-  assert_int_equal(n.windows, 3);
+  assert_int_equal(n.n_pages, 2);
+  assert_int_equal(n.n_words, 5);
+  assert_int_equal(n.n_windows, 3);
   assert_int_equal(n.n_long_pages, 1);
   assert_int_equal(clv_dataset_vocab_size(ds), 8);
 }
@@ -161,7 +161,8 @@ static void unlabelled_dataset_keeps_pages_for_prediction(void **state) {
   assert_int_equal(p->n, 4);
   assert_string_equal(p->words[3].text, "ab");
   assert_int_equal(p->words[1].y1, 8);
-  assert_true(p->first == 0 && p->windows == 2 && q->first == 2 && q->windows == 1);
+  assert_true(p->first_record == 0 && p->n_records == 2 && q->first_record == 2 &&
+              q->n_records == 1);
   for (size_t i = 0, n; i < 3; i++) {
     const int32_t *found_indices = clv_dataset_token_word_indices(ds, i, &n);
     assert_int_equal(n, 6);
@@ -176,7 +177,7 @@ static void only_requested_inputs_are_built(void **state) {
   clv_dataset_options o = make_options_of_text("e.jsonl", two_pages);
   clv_dataset *none = NULL;
   clv_err err;
-  o.n_named = 2;
+  o.n_named_inputs = 2;
   o.names = two_inputs;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_input_count(ds), 2);
@@ -197,7 +198,7 @@ static void folder_reads_every_jsonl_and_counts_other_files(void **state) {
   clv_dataset_options o = make_options(folder);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_count(ds), 6);
-  assert_int_equal(clv_dataset_page_counts(ds).n_strays, 1);
+  assert_int_equal(clv_dataset_page_counts(ds).n_stray_files, 1);
 }
 
 static void assert_refused(const char *text, const char *says) {

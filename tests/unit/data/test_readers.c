@@ -334,7 +334,7 @@ static void large_files_are_mapped_with_the_same_values(void **state) {
                {"<i2", false, false}, {"|b1", false, false}};
   static const uint8_t raw[48] = {1, 0, 1, 0, 1};
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+    CLV_AUTO(clv_byte_source_freep) clv_byte_source *s = NULL;
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL, *want = NULL;
     char dict[120];
     clv_err err;
@@ -344,10 +344,10 @@ static void large_files_are_mapped_with_the_same_values(void **state) {
     CLV_AUTO(clv_bytes_done) clv_bytes b = make_npy_bytes(dict, raw, 6 * (size_t)size);
     const char *path = write_scratch_file("large.npy", b.data, b.len);
     assert_ok(clv_npy_parse(b.data, b.len, path, 0, &want, &err), &err);
-    assert_ok(clv_source_open(path, &s, &err), &err);
-    clv_source_map_from(s, 1);
+    assert_ok(clv_byte_source_open(path, &s, &err), &err);
+    clv_byte_source_set_min_mapped_bytes(s, 1);
     bool is_bool;
-    assert_ok(clv_array_npy.read(s, 1 << 20, &t, &is_bool, &err), &err);
+    assert_ok(clv_array_reader_npy.read(s, 1 << 20, &t, &is_bool, &err), &err);
     if (is_mapped(path) != cases[i].is_mapped) fail_msg("%s: mapped or not", dict);
     assert_int_equal(t->bytes, want->bytes);
     assert_memory_equal(t->data, want->data, t->bytes);

@@ -25,7 +25,7 @@ static clv_dataset *open_dataset(const clv_dataset_options *o) {
   return ds;
 }
 
-static void assert_bad_records(const clv_scan *s, const uint32_t *want, size_t n,
+static void assert_bad_records(const clv_scan_result *s, const uint32_t *want, size_t n,
                                const char *says) {
   assert_int_equal(s->not_finite_records.n, n);
   for (size_t i = 0; i < n; i++) assert_int_equal(s->not_finite_records.index[i], want[i]);
@@ -42,7 +42,7 @@ static clv_dataset *open_table(float *x) {
 static void scan_names_record_and_column_of_first_nan(void **state) {
   (void)state;
   static float x[RECORDS * COLUMNS];
-  CLV_AUTO(clv_scan_done) clv_scan none = {0}, some = {0};
+  CLV_AUTO(clv_scan_result_done) clv_scan_result none = {0}, some = {0};
   clv_err err;
   CLV_AUTO(clv_dataset_freep) clv_dataset *good = open_table(x);
   assert_ok(clv_dataset_scan(good, &(clv_scan_options){0}, &none, &err), &err);
@@ -61,7 +61,7 @@ static void scan_gives_the_numpy_index_inside_a_record(void **state) {
   (void)state;
   static double x[4 * 2 * 3];
   x[1 * 6 + 1 * 3 + 2] = 1e300; /* f32 cannot represent this number */
-  CLV_AUTO(clv_scan_done) clv_scan s = {0};
+  CLV_AUTO(clv_scan_result_done) clv_scan_result s = {0};
   clv_err err;
   clv_dataset_options o = {.inputs_path = write_npy_file("d.npy", "<f8", "4, 2, 3", x, sizeof x)};
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_dataset(&o);
@@ -74,7 +74,7 @@ static void scan_finds_nan_labels(void **state) {
   (void)state;
   static uint8_t x[4 * 3];
   float y[4] = {0, 1, NAN, 1};
-  CLV_AUTO(clv_scan_done) clv_scan s = {0};
+  CLV_AUTO(clv_scan_result_done) clv_scan_result s = {0};
   clv_err err;
   clv_dataset_options o = {.inputs_path = write_npy_file("u.npy", "|u1", "4, 3", x, sizeof x),
                            .labels_path = write_npy_file("y.npy", "<f4", "4,", y, sizeof y),
@@ -104,7 +104,7 @@ static void sampled_scan_spreads_over_the_file(void **state) {
   (void)state;
   static float x[RECORDS * COLUMNS];
   x[490 * COLUMNS] = NAN;
-  CLV_AUTO(clv_scan_done) clv_scan s = {0}, all = {0};
+  CLV_AUTO(clv_scan_result_done) clv_scan_result s = {0}, all = {0};
   clv_err err;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_table(x);
   assert_ok(clv_dataset_scan(ds, &(clv_scan_options){.max_records = 50}, &s, &err), &err);
@@ -131,7 +131,7 @@ static void scan_reports_progress_until_done(void **state) {
   (void)state;
   enum { WIDE_COLUMNS = 40000 };
   CLV_AUTO(clv_freep) float *x = calloc(100 * WIDE_COLUMNS, sizeof *x);
-  CLV_AUTO(clv_scan_done) clv_scan s = {0};
+  CLV_AUTO(clv_scan_result_done) clv_scan_result s = {0};
   scan_progress h = {0};
   clv_err err;
   clv_dataset_options o = {.inputs_path = write_npy_file("wide.npy", "<f4", "100, 40000", x,

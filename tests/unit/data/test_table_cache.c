@@ -39,7 +39,7 @@ static clv_dataset_options make_options(const char *path, const char *folder) {
       .text = {.group = "smoker"},
       .table = {.columns = columns,
                 .n_columns = CLV_COUNT(columns),
-                .ignores_others = true,
+                .ignores_unlisted_columns = true,
                 .query = strstr(path, ".db") ? "SELECT * FROM train ORDER BY record" : NULL,
                 .query_seconds = 60,
                 .query_rows = 1000,
@@ -90,9 +90,9 @@ static void assert_same_tensor(const clv_tensor *a, const clv_tensor *b, size_t 
 }
 
 static void assert_same_inputs(const clv_dataset *a, const clv_dataset *b) {
-  assert_int_equal(a->n_named, b->n_named);
-  if (!a->n_named) assert_same_tensor(a->inputs, b->inputs, a->count);
-  for (size_t k = 0; k < a->n_named; k++)
+  assert_int_equal(a->n_named_inputs, b->n_named_inputs);
+  if (!a->n_named_inputs) assert_same_tensor(a->inputs, b->inputs, a->count);
+  for (size_t k = 0; k < a->n_named_inputs; k++)
     assert_same_tensor(a->named_inputs[k].data, b->named_inputs[k].data, a->count);
 }
 
@@ -172,7 +172,7 @@ static void several_targets_on_disk_are_those_in_memory_to_the_bit(void **state)
     CLV_AUTO(clv_freep) double *sums = NULL;
     CLV_AUTO(clv_freep) double *same_sums = NULL;
     assert_non_null(b.ds->table->folder);
-    assert_int_equal(a.ds->n_named, 2);
+    assert_int_equal(a.ds->n_named_inputs, 2);
     assert_int_equal(a.ds->y_shape.dim[1], 3);
     assert_same_runs(&a, &b);
     must(clv_sampling_sums_of_column(a.ds, &a.train, &sums, &err), &err);
@@ -228,7 +228,7 @@ static void caches_are_found_again_and_stale_ones_deleted(void **state) {
   const char *folder = at("found");
   clv_dataset_options o = make_few_options("x,y,t,id\n1,a,u,1\n2,b,v,2\nx,b,v,3\n", folder);
   clv_dataset *ds = open_table(&o);
-  assert_int_equal(clv_dataset_broken(ds)->n, 1);
+  assert_int_equal(clv_dataset_broken_records(ds)->n, 1);
   clv_dataset_free(ds);
   assert_int_equal(count_caches(folder, path), 1);
   struct stat st;
@@ -237,8 +237,9 @@ static void caches_are_found_again_and_stale_ones_deleted(void **state) {
   ino_t first = inode_of(path);
   ds = open_table(&o);
   assert_int_equal(inode_of(path), first);
-  assert_int_equal(clv_dataset_broken(ds)->n, 1);
-  assert_non_null(strstr(clv_dataset_broken(ds)->error_lines.data, "a.csv:4:1: column 'x'"));
+  assert_int_equal(clv_dataset_broken_records(ds)->n, 1);
+  assert_non_null(
+      strstr(clv_dataset_broken_records(ds)->error_lines.data, "a.csv:4:1: column 'x'"));
   clv_dataset_free(ds);
   o.skips_labels = true;
   clv_dataset_free(open_table(&o));

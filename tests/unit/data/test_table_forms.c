@@ -136,11 +136,11 @@ static void header_of_10000_columns_is_read(void **state) {
   clv_dataset_options o = make_options(write_scratch_file("wide.csv", text.data, text.len), NULL);
   clv_dataset *ds = NULL;
   clv_err err;
-  o.table.ignores_others = true;
+  o.table.ignores_unlisted_columns = true;
   must(clv_dataset_open(&o, &ds, &err), &err);
   assert_true(ds->table->columns[0].numbers[0] == 4);
   clv_dataset_free(ds);
-  o.table.ignores_others = false;
+  o.table.ignores_unlisted_columns = false;
   expect_error(CLV_INVALID, "wide.csv:1:1: the header has 'c0'", clv_dataset_open(&o, &ds, &err),
                &err);
 }
@@ -231,7 +231,7 @@ static void keys_that_json_lacks_are_missing_values(void **state) {
   assert_int_equal(ds->count, 3);
   assert_true(x[0] == 1 && isnan(x[1]) && isnan(x[2]));
   assert_string_equal(clv_dataset_record_id(ds, 2), "g");
-  assert_int_equal(clv_dataset_broken(ds)->n, 1);
+  assert_int_equal(clv_dataset_broken_records(ds)->n, 1);
   clv_dataset_free(ds);
 }
 
@@ -455,8 +455,8 @@ static void dates_are_days_since_1970(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(date_cases); i++) {
     double days = NAN;
-    bool ok =
-        clv_date_read(date_cases[i].text, strlen(date_cases[i].text), date_cases[i].format, &days);
+    bool ok = clv_date_read_days(date_cases[i].text, strlen(date_cases[i].text),
+                                 date_cases[i].format, &days);
     if (ok != !isnan(date_cases[i].days) || (ok && fabs(days - date_cases[i].days) > 1e-12))
       fail_msg("%s: %g, wanted %g", date_cases[i].text, ok ? days : NAN, date_cases[i].days);
     char text[CLV_DATE_TEXT_BYTES];
@@ -563,20 +563,20 @@ static void sets_of_a_column_are_kept_apart(void **state) {
   CLV_AUTO(clv_dataset_freep) clv_dataset *test = NULL;
   clv_dataset *ds = NULL;
   clv_err err;
-  o.kept_sets = 1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION;
+  o.kept_set_bits = 1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION;
   assert_validation(&o, 0, CLV_SPLIT_COLUMN, (const double[]){3, 0});
-  o.kept_sets = 1u << CLV_SET_TEST;
+  o.kept_set_bits = 1u << CLV_SET_TEST;
   o.skips_labels = true;
   must(clv_dataset_open(&o, &test, &err), &err);
   assert_int_equal(test->count, 2);
   assert_int_equal(clv_dataset_record_number(test, 1), 4);
-  assert_int_equal(clv_dataset_other_sets(test), 3);
+  assert_int_equal(clv_dataset_other_set_count(test), 3);
   o = make_split_options("x,y,t,id,s\n1,a,b,c,train\n2,a,b,c,hold\n", CLV_KEY_IS_SET);
   expect_error(CLV_INVALID,
                "s.csv:3:9: 's' (data.validation.column) has 'hold', which is no value of",
                clv_dataset_open(&o, &ds, &err), &err);
   o = make_split_options("x,y,t,id,s\n1,a,b,c,train\n", CLV_KEY_IS_SET);
-  o.kept_sets = 1u << CLV_SET_TEST;
+  o.kept_set_bits = 1u << CLV_SET_TEST;
   expect_error(CLV_INVALID, "s.csv: none of its 1 records is of the test set",
                clv_dataset_open(&o, &ds, &err), &err);
 }
@@ -605,15 +605,15 @@ static void duplicate_records_are_counted(void **state) {
   clv_err err;
   must(clv_subset_all(ds, &all, &err), &err);
   must(clv_dataset_find_duplicates(ds, &all, ds, &all, false, &d, &err), &err);
-  assert_true(d.n == 2 && d.n_other_labels == 1 && d.record == 2 && d.same_as == 0);
+  assert_true(d.n == 2 && d.n_with_other_label == 1 && d.record == 2 && d.equal_record == 0);
   must(clv_dataset_find_duplicates(ds, &all, ds, &all, true, &d, &err), &err);
-  assert_true(d.n == 1 && d.record == 3 && d.same_as == 0);
+  assert_true(d.n == 1 && d.record == 3 && d.equal_record == 0);
   clv_subset first_two = {.index = (uint32_t[]){0, 1}, .n = 2},
              last_two = {.index = (uint32_t[]){3, 4}, .n = 2};
   must(clv_dataset_find_duplicates(ds, &last_two, ds, &first_two, false, &d, &err), &err);
-  assert_true(d.n == 1 && d.record == 4 && d.same_as == 0 && d.n_other_labels == 0);
+  assert_true(d.n == 1 && d.record == 4 && d.equal_record == 0 && d.n_with_other_label == 0);
   must(clv_dataset_find_duplicates(ds, &last_two, ds, &first_two, true, &d, &err), &err);
-  assert_true(d.n == 1 && d.record == 3 && d.same_as == 0);
+  assert_true(d.n == 1 && d.record == 3 && d.equal_record == 0);
 }
 
 int main(void) {

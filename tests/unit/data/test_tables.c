@@ -32,7 +32,7 @@ static clv_dataset_options make_options(const char *path, const char *query) {
                                .inputs_path = path,
                                .table = {.columns = columns,
                                          .n_columns = CLV_COUNT(columns),
-                                         .ignores_others = query != NULL,
+                                         .ignores_unlisted_columns = query != NULL,
                                          .query = query,
                                          .query_seconds = 60,
                                          .query_rows = 1000}};
@@ -59,7 +59,7 @@ static clv_learnt *learn(const clv_dataset *ds) {
 static void assert_same_encoding(const golden *g, const clv_dataset *ds, const char *set,
                                  const char *column, size_t first_element) {
   golden_tensor want;
-  size_t width = ds->record_elements;
+  size_t width = ds->elements_per_record;
   if (!golden_find_tensor(g, set, column, &want)) fail_msg("no golden %s.%s", set, column);
   size_t n_places = (size_t)want.shape.dim[1];
   assert_int_equal(ds->count, want.shape.dim[0]);
@@ -81,7 +81,7 @@ static void assert_golden_set(const golden *g, const clv_dataset *ds, const char
   } encoded_columns[] = {{"age", 0},   {"missing", 1}, {"dose", 2},
                          {"grade", 3}, {"weight", 4},  {"same", 5},
                          {"site", 6},  {"smoker", 11}, {"admitted", 12}};
-  assert_int_equal(ds->record_elements, 19);
+  assert_int_equal(ds->elements_per_record, 19);
   for (size_t i = 0; i < CLV_COUNT(encoded_columns); i++)
     assert_same_encoding(g, ds, set, encoded_columns[i].column, encoded_columns[i].first_element);
 }
@@ -186,7 +186,7 @@ static void broken_records_are_left_out_and_counted(void **state) {
   o.skips_broken = true;
   clv_dataset *ds = open_table(&o);
   assert_int_equal(clv_dataset_count(ds), 2);
-  assert_int_equal(clv_dataset_broken(ds)->n, 1);
+  assert_int_equal(clv_dataset_broken_records(ds)->n, 1);
   assert_string_equal(clv_dataset_record_id(ds, 1), "e");
   assert_int_equal(clv_dataset_class_count(ds), 2);
   clv_dataset_free(ds);
@@ -251,9 +251,9 @@ static void suspicious_columns_are_named(void **state) {
       {.name = "fine"},
       {.name = "t", .use = CLV_COLUMN_TARGET},
       {.name = "id", .use = CLV_COLUMN_ID}};
-  static const clv_column_suspicion want[] = {CLV_COLUMN_IS_CONSTANT,  CLV_COLUMN_NAMES_RECORDS,
-                                              CLV_COLUMN_TELLS_TARGET, CLV_COLUMN_TELLS_TARGET,
-                                              CLV_COLUMN_IS_FINE,      CLV_COLUMN_IS_FINE,
+  static const clv_column_suspicion want[] = {CLV_COLUMN_IS_CONSTANT,    CLV_COLUMN_NAMES_RECORDS,
+                                              CLV_COLUMN_REVEALS_TARGET, CLV_COLUMN_REVEALS_TARGET,
+                                              CLV_COLUMN_IS_FINE,        CLV_COLUMN_IS_FINE,
                                               CLV_COLUMN_REPEATS_IDS};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_subset_done) clv_subset rows = {0};
@@ -312,8 +312,8 @@ static void indexes_number_values_unseen_and_missing_ones(void **state) {
         {.name = "y", .use = CLV_COLUMN_INDEX, .missing = rules[i], .value = values[i]},
         {.name = "t", .use = CLV_COLUMN_TARGET}};
     clv_dataset_options o = make_few_options("a.csv", index_text);
-    o.table =
-        (clv_table_options){.columns = list, .n_columns = CLV_COUNT(list), .ignores_others = true};
+    o.table = (clv_table_options){
+        .columns = list, .n_columns = CLV_COUNT(list), .ignores_unlisted_columns = true};
     clv_dataset *train = open_table(&o);
     CLV_AUTO(clv_learnt_freep) clv_learnt *l = learn(train);
     clv_err err;
@@ -348,13 +348,13 @@ static void weights_are_the_chances_of_records(void **state) {
   double *unused = NULL;
   clv_err err;
   clv_dataset_options o = make_few_options("a.csv", index_text);
-  o.table =
-      (clv_table_options){.columns = list, .n_columns = CLV_COUNT(list), .ignores_others = true};
+  o.table = (clv_table_options){
+      .columns = list, .n_columns = CLV_COUNT(list), .ignores_unlisted_columns = true};
   o.reads_weights = true;
   clv_dataset *ds = open_table(&o);
   CLV_AUTO(clv_learnt_freep) clv_learnt *l = learn(ds);
   must(clv_dataset_encode(ds, l, &err), &err);
-  assert_int_equal(ds->record_elements, 1);
+  assert_int_equal(ds->elements_per_record, 1);
   must(clv_subset_all(ds, &all, &err), &err);
   must(clv_sampling_sums_of_column(ds, &all, &sums, &err), &err);
   assert_true(sums[0] == 1 && sums[1] == 1 && sums[2] == 4 && sums[3] == 4.5);

@@ -49,7 +49,7 @@ static void assert_same_rows(clv_dataset *ds) {
   assert_int_equal(clv_dataset_class_count(ds), 2);
   assert_string_equal(clv_dataset_class_name(ds, 0), "k");
   assert_string_equal(clv_dataset_class_name(ds, 1), "x y");
-  assert_int_equal(clv_dataset_truncated(ds), 1);
+  assert_int_equal(clv_dataset_truncated_count(ds), 1);
   clv_dataset_free(ds);
 }
 

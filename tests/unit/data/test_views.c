@@ -8,12 +8,12 @@
 #include "master/data/image_int.h"
 #include "tests/unit/data/data_test.h"
 
-static clv_image_view choose_view(clv_image_options o, uint32_t width, uint32_t height,
-                                  const clv_rng_key *key) {
-  clv_image_view v;
+static clv_image_transform choose_view(clv_image_options o, uint32_t width, uint32_t height,
+                                       const clv_rng_key *key) {
+  clv_image_transform v;
   clv_err err;
   if (!o.max_pixels) o.max_pixels = CLV_IMAGE_MAX_PIXELS;
-  assert_ok(clv_image_view_choose(&o, width, height, key, &v, &err), &err);
+  assert_ok(clv_image_transform_choose(&o, width, height, key, &v, &err), &err);
   return v;
 }
 
@@ -34,7 +34,7 @@ static void resize_and_center_crop_match_torchvision(void **state) {
       {1000, 3, 6, 4, 2000, 6, 998, 1},
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    clv_image_view v =
+    clv_image_transform v =
         choose_view((clv_image_options){.resize = cases[i].resize, .crop = cases[i].crop},
                     cases[i].width, cases[i].height, NULL);
     assert_int_equal(v.width, cases[i].resized_width);
@@ -55,7 +55,7 @@ static void evaluation_view_is_not_augmented(void **state) {
                          .ratio_low = 0.75,
                          .ratio_high = 1.3,
                          .flip = 1};
-  clv_image_view v = choose_view(o, 80, 60, NULL);
+  clv_image_transform v = choose_view(o, 80, 60, NULL);
   assert_int_equal(v.width, 53);
   assert_int_equal(v.box.width, 80);
   assert_false(v.is_flipped);
@@ -66,8 +66,8 @@ static void random_crop_offsets_are_uniform(void **state) {
   clv_image_options o = {.crop = 32, .train_crop = CLV_CROP_RANDOM, .pad = 4, .flip = 0.5};
   int seen_x[9] = {0}, seen_y[9] = {0}, n_flipped = 0;
   for (uint32_t i = 0; i < 900; i++) {
-    clv_rng_key key = clv_image_view_key(7, 3, i);
-    clv_image_view v = choose_view(o, 32, 32, &key), again = choose_view(o, 32, 32, &key);
+    clv_rng_key key = clv_image_transform_rng_key(7, 3, i);
+    clv_image_transform v = choose_view(o, 32, 32, &key), again = choose_view(o, 32, 32, &key);
     assert_memory_equal(&v, &again, sizeof v);
     assert_in_range(v.x + 4, 0, 8);
     assert_in_range(v.y + 4, 0, 8);
@@ -90,8 +90,8 @@ static void random_resized_crop_keeps_area_and_ratio(void **state) {
                          .ratio_high = 2};
   double min_ratio = 1, max_ratio = 0;
   for (uint32_t i = 0; i < 500; i++) {
-    clv_rng_key key = clv_image_view_key(1, 0, i);
-    clv_image_view v = choose_view(o, 200, 100, &key);
+    clv_rng_key key = clv_image_transform_rng_key(1, 0, i);
+    clv_image_transform v = choose_view(o, 200, 100, &key);
     double share = v.box.width * v.box.height / 20000.0;
     double ratio = (double)v.box.width / v.box.height;
     assert_true(v.box.x + v.box.width <= 200 && v.box.y + v.box.height <= 100);
@@ -113,9 +113,9 @@ static void impossible_ratio_falls_back_to_center_crop(void **state) {
                          .area_high = 1,
                          .ratio_low = 0.75,
                          .ratio_high = 4.0 / 3};
-  clv_rng_key key = clv_image_view_key(1, 0, 0);
-  clv_image_view view_of_wide = choose_view(o, 300, 30, &key),
-                 view_of_high = choose_view(o, 30, 300, &key);
+  clv_rng_key key = clv_image_transform_rng_key(1, 0, 0);
+  clv_image_transform view_of_wide = choose_view(o, 300, 30, &key),
+                      view_of_high = choose_view(o, 30, 300, &key);
   assert_int_equal(view_of_wide.box.width, 40);
   assert_int_equal(view_of_wide.box.x, 130);
   assert_int_equal(view_of_high.box.height, 40);
@@ -125,12 +125,12 @@ static void impossible_ratio_falls_back_to_center_crop(void **state) {
 static void views_differ_by_epoch_seed_and_record(void **state) {
   (void)state;
   clv_image_options o = {.crop = 16, .train_crop = CLV_CROP_RANDOM};
-  clv_rng_key keys[] = {clv_image_view_key(1, 0, 0), clv_image_view_key(1, 1, 0),
-                        clv_image_view_key(2, 0, 0), clv_image_view_key(1, 0, 1)};
+  clv_rng_key keys[] = {clv_image_transform_rng_key(1, 0, 0), clv_image_transform_rng_key(1, 1, 0),
+                        clv_image_transform_rng_key(2, 0, 0), clv_image_transform_rng_key(1, 0, 1)};
   for (size_t i = 0; i < CLV_COUNT(keys); i++)
     for (size_t j = 0; j < i; j++) {
-      clv_image_view a = choose_view(o, 60000, 1000, &keys[i]),
-                     b = choose_view(o, 60000, 1000, &keys[j]);
+      clv_image_transform a = choose_view(o, 60000, 1000, &keys[i]),
+                          b = choose_view(o, 60000, 1000, &keys[j]);
       assert_true(a.x != b.x || a.y != b.y);
     }
 }
@@ -139,23 +139,24 @@ static void render_pads_borders_and_flips(void **state) {
   (void)state;
   uint8_t data[6] = {1, 2, 3, 4, 5, 6}, out[12];
   clv_pixels src = {.data = data, .width = 3, .height = 2, .channels = 1};
-  clv_image_view v = {.box = {0, 0, 3, 2}, .width = 3, .height = 2, .x = -1, .y = -1};
+  clv_image_transform v = {.box = {0, 0, 3, 2}, .width = 3, .height = 2, .x = -1, .y = -1};
   v.out_width = 4;
   v.out_height = 3;
   CLV_AUTO(clv_resampler_done) clv_resampler r = {0};
   clv_err err;
-  assert_ok(clv_image_view_render(&v, &src, 100, &r, out, &err), &err);
+  assert_ok(clv_image_transform_apply(&v, &src, 100, &r, out, &err), &err);
   static const uint8_t unflipped[12] = {0, 0, 0, 0, 0, 1, 2, 3, 0, 4, 5, 6};
   assert_memory_equal(out, unflipped, 12);
   v.is_flipped = true;
-  assert_ok(clv_image_view_render(&v, &src, 100, &r, out, &err), &err);
+  assert_ok(clv_image_transform_apply(&v, &src, 100, &r, out, &err), &err);
   static const uint8_t flipped[12] = {0, 0, 0, 0, 3, 2, 1, 0, 6, 5, 4, 0};
   assert_memory_equal(out, flipped, 12);
   uint16_t data_16_bit[6] = {1000, 2000, 3000, 4000, 5000, 60000}, out_16_bit[12];
   clv_pixels pixels_16_bit = src;
   pixels_16_bit.data = (uint8_t *)data_16_bit;
   pixels_16_bit.has_16_bits = true;
-  assert_ok(clv_image_view_render(&v, &pixels_16_bit, 100, &r, (uint8_t *)out_16_bit, &err), &err);
+  assert_ok(clv_image_transform_apply(&v, &pixels_16_bit, 100, &r, (uint8_t *)out_16_bit, &err),
+            &err);
   static const uint16_t wanted_16_bit[12] = {0, 0, 0, 0, 3000, 2000, 1000, 0, 60000, 5000, 4000, 0};
   assert_memory_equal(out_16_bit, wanted_16_bit, sizeof wanted_16_bit);
 }
@@ -164,20 +165,20 @@ static void render_pads_borders_and_flips(void **state) {
 static void extreme_aspect_ratio_is_refused_by_max_pixels(void **state) {
   (void)state;
   clv_image_options o = {.resize = 256, .max_pixels = 1 << 20};
-  clv_image_view v;
+  clv_image_transform v;
   clv_err err;
-  assert_int_equal(clv_image_view_choose(&o, 1, 1000000, NULL, &v, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_image_transform_choose(&o, 1, 1000000, NULL, &v, &err), CLV_DATA_LOSS);
   assert_says(&err, "1 x 1000000 resized to 256 on its shorter side has 65536000000 pixels");
   uint8_t byte = 0;
   clv_pixels src = {.data = &byte, .width = 1, .height = 1000000, .channels = 1};
   clv_resampler r = {0};
-  v = (clv_image_view){.box = {0, 0, 1, 1000000}, .width = 8, .height = 8};
+  v = (clv_image_transform){.box = {0, 0, 1, 1000000}, .width = 8, .height = 8};
   v.out_width = v.out_height = 8;
-  assert_int_equal(clv_image_view_render(&v, &src, 1 << 20, &r, NULL, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_image_transform_apply(&v, &src, 1 << 20, &r, NULL, &err), CLV_DATA_LOSS);
   assert_says(&err, "8 x 1000000 intermediate pixels");
   o = (clv_image_options){.crop = 32, .train_crop = CLV_CROP_RANDOM, .max_pixels = 1 << 20};
-  clv_rng_key key = clv_image_view_key(0, 0, 0);
-  assert_int_equal(clv_image_view_choose(&o, 40, 31, &key, &v, &err), CLV_DATA_LOSS);
+  clv_rng_key key = clv_image_transform_rng_key(0, 0, 0);
+  assert_int_equal(clv_image_transform_choose(&o, 40, 31, &key, &v, &err), CLV_DATA_LOSS);
   assert_says(&err, "smaller than the crop of 32: set data.images.resize or data.images.pad");
 }
 

@@ -127,7 +127,7 @@ static clv_code run_child(const char *const *args, const clv_child_limits *limit
                           bool *ret_apart, clv_err *err) {
   int fd = open(write_scratch_file("file", "what is in it", 13), O_RDONLY | O_CLOEXEC);
   int high_fd = fcntl(fd, F_DUPFD_CLOEXEC, 10);
-  clv_child_process c = {.args = args, .file = high_fd, .label = "x.pdf", .limits = limits};
+  clv_child_process c = {.args = args, .file_fd = high_fd, .label = "x.pdf", .limits = limits};
   close(fd);
   clv_code code = clv_child_process_run(&c, out, ret_apart, err);
   close(high_fd);
@@ -237,7 +237,7 @@ static void window_tokens_have_their_words_boxes_and_labels(void **state) {
   const clv_tokenizer_options o = {0};
   CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
   CLV_AUTO(clv_windows_done) clv_windows w = {0};
-  clv_window_options wo = {.width = 6, .stride = 1, .first = 2, .last = 3, .pad = 0};
+  clv_window_options wo = {.width = 6, .stride = 1, .first_id = 2, .last_id = 3, .pad_id = 0};
   clv_err err = {0};
   must(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "v", &o, &t, &err), &err);
   must(clv_windows_make(&page, labels, t, &wo, &w, &err), &err);
@@ -275,7 +275,7 @@ static void overlapping_windows_label_each_word_once(void **state) {
   for (size_t stride = 0; stride < 8; stride++) {
     clv_windows_done(&w);
     memset(count, 0, sizeof count);
-    clv_window_options wo = {.width = 8, .stride = stride, .first = -1, .last = -1};
+    clv_window_options wo = {.width = 8, .stride = stride, .first_id = -1, .last_id = -1};
     must(clv_windows_make(&page, labels, t, &wo, &w, &err), &err);
     for (size_t i = 0; i < w.n * w.width; i++)
       if (w.labels[i] >= 0) count[w.labels[i]]++;

@@ -18,7 +18,7 @@ static clv_egress_line make_line(clv_egress_event event, uint64_t attempt, int s
 static clv_egress_line make_attempt_line(uint64_t attempt, int second, const char *command,
                                          const char *approver) {
   clv_egress_line l = make_line(CLV_EGRESS_ATTEMPT, attempt, second);
-  l.start.version = CLV_EGRESS_VERSION;
+  l.start.version = CLV_EGRESS_RECORD_VERSION;
   snprintf(l.start.command, sizeof l.start.command, "%s", command);
   snprintf(l.start.session, sizeof l.start.session, "demo");
   snprintf(l.start.run, sizeof l.start.run, "runs/demo");
@@ -32,10 +32,10 @@ static clv_egress_line make_attempt_line(uint64_t attempt, int second, const cha
 static clv_egress_line make_allow_line(uint64_t attempt, uint64_t id, clv_egress_kind kind,
                                        const char *stage, const char *name, uint64_t bytes) {
   clv_egress_line l = make_line(CLV_EGRESS_ALLOW, attempt, 5);
-  clv_egress_key *w = &l.allow.key;
-  l.allow.id = id;
-  l.allow.bytes = bytes;
-  snprintf(l.allow.expires_at, sizeof l.allow.expires_at, "2026-11-22T19:00:15.000Z");
+  clv_egress_key *w = &l.allowance.key;
+  l.allowance.id = id;
+  l.allowance.bytes = bytes;
+  snprintf(l.allowance.expires_at, sizeof l.allowance.expires_at, "2026-11-22T19:00:15.000Z");
   snprintf(w->from, sizeof w->from, "master");
   snprintf(w->to, sizeof w->to, "w1");
   snprintf(w->identity, sizeof w->identity, "spiffe://acme/w1");
@@ -49,16 +49,16 @@ static clv_egress_line make_allow_line(uint64_t attempt, uint64_t id, clv_egress
 
 static clv_egress_line make_settle_line(uint64_t attempt, uint64_t id, uint64_t bytes) {
   clv_egress_line l = make_line(CLV_EGRESS_SETTLE, attempt, 7);
-  l.settle.id = id;
-  l.settle.tensors = 2;
-  l.settle.bytes = bytes;
+  l.settlement.id = id;
+  l.settlement.n_tensors = 2;
+  l.settlement.bytes = bytes;
   return l;
 }
 
 static clv_egress_line make_end_line(uint64_t attempt, uint64_t tensors, uint64_t bytes) {
   clv_egress_line l = make_line(CLV_EGRESS_END, attempt, 9);
-  l.end.tensors = tensors;
-  l.end.bytes = bytes;
+  l.attempt_end.n_tensors = tensors;
+  l.attempt_end.bytes = bytes;
   return l;
 }
 
@@ -101,8 +101,8 @@ static void failure_row_shows_code_and_place(void **state) {
   clv_bytes t = {0};
   clv_egress_line a = make_allow_line(1, 1, CLV_EGRESS_FAILURE, "", "", 32);
   const clv_egress_line b = make_attempt_line(1, 1, "train", NULL);
-  a.allow.key.dtype[0] = '\0';
-  a.allow.key.shape.rank = 0;
+  a.allowance.key.dtype[0] = '\0';
+  a.allowance.key.shape.rank = 0;
   add_line(&t, &b);
   add_line(&t, &a);
   clv_bytes page = render_page(&t, CLV_EGRESS_PLAIN_TEXT);
@@ -166,8 +166,8 @@ static clv_bytes make_hostile_record(void) {
   clv_egress_line b = make_attempt_line(1, 1, "train", hostile_text);
   clv_egress_line a = make_allow_line(1, 1, CLV_EGRESS_WEIGHTS, hostile_text, hostile_text, 10);
   snprintf(b.start.session, sizeof b.start.session, "%s", hostile_text);
-  snprintf(a.allow.key.identity, sizeof a.allow.key.identity, "%s", hostile_text);
-  snprintf(a.allow.key.to, sizeof a.allow.key.to, "%s", hostile_text);
+  snprintf(a.allowance.key.identity, sizeof a.allowance.key.identity, "%s", hostile_text);
+  snprintf(a.allowance.key.to, sizeof a.allowance.key.to, "%s", hostile_text);
   add_line(&t, &b);
   add_line(&t, &a);
   return t;

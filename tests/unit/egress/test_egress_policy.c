@@ -311,26 +311,26 @@ static void layer_moves_to_a_worker_only_if_the_policy_releases_it(void **state)
 static void readable_share_above_max_read_is_denied(void **state) {
   (void)state;
   CLV_AUTO(clv_policy_freep) clv_policy *p = parse_policy();
-  clv_policy_reading r = {.reader = 1, .share = .9, .why_not_run = "it is too large"};
+  clv_policy_look_result r = {.reader = 1, .share = .9, .why_not_run = "it is too large"};
   clv_err err = {0};
-  assert_ok(clv_policy_check_reading(NULL, &r, &err), &err);
-  assert_ok(clv_policy_check_reading(p, &r, &err), &err);
+  assert_ok(clv_policy_check_look_result(NULL, &r, &err), &err);
+  assert_ok(clv_policy_check_look_result(p, &r, &err), &err);
   p->config->max_read[1] = .2;
-  assert_true(clv_policy_max_read(p, 1) == .2 && clv_policy_max_read(p, 2) == 1);
-  assert_int_equal(clv_policy_check_reading(p, &r, &err), CLV_INVALID);
+  assert_true(clv_policy_max_read_share(p, 1) == .2 && clv_policy_max_read_share(p, 2) == 1);
+  assert_int_equal(clv_policy_check_look_result(p, &r, &err), CLV_INVALID);
   assert_says(&err,
               "tokens: the look read 0.90 of them from what leaves, and the policy permits 0.2 "
               "(max_read.tok");
   r.share = .2001;
-  assert_int_equal(clv_policy_check_reading(p, &r, &err), CLV_INVALID);
+  assert_int_equal(clv_policy_check_look_result(p, &r, &err), CLV_INVALID);
   assert_says(&err,
               "tokens: the look read 0.2001 of them from what leaves, and the policy permits 0.2 "
               "(max_read.");
   r.share = -1;
-  assert_int_equal(clv_policy_check_reading(p, &r, &err), CLV_INVALID);
+  assert_int_equal(clv_policy_check_look_result(p, &r, &err), CLV_INVALID);
   assert_says(&err, "(max_read.tokens: 0.2), and the look did not measure that: it is too large");
   r.share = .2;
-  assert_ok(clv_policy_check_reading(p, &r, &err), &err);
+  assert_ok(clv_policy_check_look_result(p, &r, &err), &err);
 }
 
 static void bytes_above_the_epoch_limit_are_denied(void **state) {

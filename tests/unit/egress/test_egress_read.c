@@ -40,7 +40,7 @@ static void ended_attempt_counts_settled_bytes(void **state) {
   /* the two allowances are for the same kind of tensor, so they are one row */
   assert_int_equal(b.n_rows, 1);
   assert_int_equal(b.rows[0].settled_bytes, 67);
-  assert_int_equal(b.rows[0].tensors, 2);
+  assert_int_equal(b.rows[0].n_tensors, 2);
   assert_string_equal(b.rows[0].last, "2026-11-22T19:00:02.000Z");
   assert_int_equal(b.total_bytes, 67);
   assert_int_equal(b.attempts[0].last_id, 2);
@@ -60,7 +60,7 @@ static void look_belongs_to_its_attempt_and_occurs_once(void **state) {
   clv_err err;
   assert_ok(read_text(ATTEMPT("1") LOOK("1") END("1", "0", "0") ATTEMPT("2"), &b, &err), &err);
   assert_true(b.attempts[0].has_look && !b.attempts[1].has_look);
-  assert_int_equal(b.attempts[0].look.look.records, 64);
+  assert_int_equal(b.attempts[0].look.look.n_records, 64);
   assert_string_equal(b.attempts[0].look.look.pixels, "0.82");
   /* the first version of the format has no features */
   assert_string_equal(b.attempts[0].look.look.features, "");

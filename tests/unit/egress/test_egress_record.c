@@ -110,7 +110,7 @@ static void charged_bytes_are_on_disk_first(void **state) {
   close_record(r);
   read_record("ahead", &b);
   assert_int_equal(b.total_bytes, charged_bytes);
-  assert_int_equal(b.rows[0].tensors, 1000);
+  assert_int_equal(b.rows[0].n_tensors, 1000);
   assert_int_equal(b.rows[0].unsettled_bytes, 0);
   assert_true(b.attempts[0].has_ended);
   /* the line of the attempt's end is on disk, too */
@@ -321,7 +321,7 @@ static void concurrent_charges_sum_exactly(void **state) {
   close_record(other_record);
   read_record("threads", &b);
   assert_int_equal(b.total_bytes, total_charged);
-  assert_int_equal(b.attempts[0].tensors + b.attempts[1].tensors, 80000);
+  assert_int_equal(b.attempts[0].n_tensors + b.attempts[1].n_tensors, 80000);
 }
 
 static void *open_and_close_often(void *name) {

@@ -156,7 +156,7 @@ static cleave_status send_through_gate(gate_test *s) {
                    .failure_flows = failures,
                    .max_samples = 4,
                    .policy = s->policy};
-  cleave_status status = clv_gate_may_send(&gate, &s->sending, &s->error);
+  cleave_status status = clv_gate_check_sending(&gate, &s->sending, &s->error);
   assert_ok(clv_egress_close(record, 0, &err), &err);
   read_word(path, s);
   return status;
@@ -242,11 +242,11 @@ static void uncertain_finding_needs_no_session_key(void **state) {
                    .flows = flows,
                    .max_samples = 4,
                    .uncertain_findings = CLV_FINDING_TOKENS};
-  assert_int_equal(clv_gate_may_send(&gate, &s.sending, &s.error), CLEAVE_DENIED);
+  assert_int_equal(clv_gate_check_sending(&gate, &s.sending, &s.error), CLEAVE_DENIED);
   /* the tensor is in no flow, so it has no finding */
   assert_non_null(strstr(s.error.text, "is not in the plan's table"));
   gate.uncertain_findings = 0;
-  assert_int_equal(clv_gate_may_send(&gate, &s.sending, &s.error), CLEAVE_DENIED);
+  assert_int_equal(clv_gate_check_sending(&gate, &s.sending, &s.error), CLEAVE_DENIED);
   assert_non_null(strstr(s.error.text, "would show TOKENS"));
 }
 

@@ -353,7 +353,7 @@ static void rows_share_a_line(void **state) {
 /* Writes digits of a digest that row i could have. A SHA-256 for each of a million would take as
  * long as all else in this test. */
 static void put_row(FILE *f, uint64_t i) {
-  for (int d = 0; d < 2 * CLV_LEDGER_ROW_BYTES; d++) {
+  for (int d = 0; d < 2 * CLV_LEDGER_ROW_DIGEST_BYTES; d++) {
     if (d % 16 == 0) {
       i += 0x9e3779b97f4a7c15u;
       i = (i ^ i >> 30) * 0xbf58476d1ce4e5b9u;

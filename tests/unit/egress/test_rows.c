@@ -37,23 +37,24 @@ static clv_weights_sample sample_tensor(const void *v, clv_dtype dtype, size_t r
   return s;
 }
 
-static clv_row_names get_row_names(const clv_weights_sample *s, bool by_columns) {
-  clv_row_names names;
-  assert_int_equal(clv_weights_sample_rows(s, by_columns, &names, NULL), CLV_OK);
+static clv_row_hashes get_row_names(const clv_weights_sample *s, bool by_columns) {
+  clv_row_hashes names;
+  assert_int_equal(clv_weights_sample_row_hashes(s, by_columns, &names, NULL), CLV_OK);
   return names;
 }
 
-static size_t count_common(clv_row_names a, clv_row_names b) {
+static size_t count_common(clv_row_hashes a, clv_row_hashes b) {
   size_t n = 0;
   for (size_t i = 0; i < a.n; i++)
-    for (size_t k = 0; k < b.n; k++) n += memcmp(&a.names[i], &b.names[k], sizeof *a.names) == 0;
+    for (size_t k = 0; k < b.n; k++) n += memcmp(&a.hashes[i], &b.hashes[k], sizeof *a.hashes) == 0;
   return n;
 }
 
-static size_t count_points(clv_row_names a, clv_row_names b) {
+static size_t count_points(clv_row_hashes a, clv_row_hashes b) {
   size_t points = 0;
   for (size_t i = 0; i < a.n; i++)
-    if (count_common((clv_row_names){&a.names[i], 1}, b)) points += clv_row_points(&a.names[i]);
+    if (count_common((clv_row_hashes){&a.hashes[i], 1}, b))
+      points += clv_row_hash_points(&a.hashes[i]);
   return points;
 }
 
@@ -63,9 +64,10 @@ static size_t count_known_rows(const float *known_tensor, size_t rows, size_t co
                                const void *tested_tensor, clv_dtype dtype, size_t m, size_t n,
                                bool by_columns) {
   clv_weights_sample a =
-      sample_tensor(known_tensor, CLV_F32, rows, columns, CLV_ROW_MAX_KEPT, 4000);
-  clv_weights_sample b = sample_tensor(tested_tensor, dtype, m, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
-  clv_row_names names = get_row_names(&b, by_columns);
+      sample_tensor(known_tensor, CLV_F32, rows, columns, CLV_MAX_LEDGER_ROWS_PER_TENSOR, 4000);
+  clv_weights_sample b =
+      sample_tensor(tested_tensor, dtype, m, n, CLV_MAX_LOOKED_UP_ROWS_PER_TENSOR, 1 << 20);
+  clv_row_hashes names = get_row_names(&b, by_columns);
   size_t ret =
       count_common(names, get_row_names(&a, false)) + count_common(names, get_row_names(&a, true));
   clv_weights_sample_done(&a);
@@ -98,11 +100,13 @@ static void rounded_rows_keep_their_digests(void **state) {
   for (size_t i = 0; i < BIG_SIDE * BIG_SIDE; i++) bf16_values[i] = clv_bf16_of(1.7F * v[i]);
   size_t n =
       count_known_rows(v, BIG_SIDE, BIG_SIDE, bf16_values, CLV_BF16, BIG_SIDE, BIG_SIDE, false);
-  if (n < CLV_ROW_MAX_KEPT * 8 / 10) fail_msg("%zu rows of %d", n, CLV_ROW_MAX_KEPT);
+  if (n < CLV_MAX_LEDGER_ROWS_PER_TENSOR * 8 / 10)
+    fail_msg("%zu rows of %d", n, CLV_MAX_LEDGER_ROWS_PER_TENSOR);
   /* rounds the values to 8 bits */
   for (size_t i = 0; i < BIG_SIDE * BIG_SIDE; i++) w[i] = roundf(127 * v[i]) / 127;
   n = count_known_rows(v, BIG_SIDE, BIG_SIDE, w, CLV_F32, BIG_SIDE, BIG_SIDE, false);
-  if (n < CLV_ROW_MAX_KEPT / 10) fail_msg("%zu rows of 8 bits of %d", n, CLV_ROW_MAX_KEPT);
+  if (n < CLV_MAX_LEDGER_ROWS_PER_TENSOR / 10)
+    fail_msg("%zu rows of 8 bits of %d", n, CLV_MAX_LEDGER_ROWS_PER_TENSOR);
 }
 
 static void rows_are_found_beside_others_and_in_parts(void **state) {
@@ -110,7 +114,7 @@ static void rows_are_found_beside_others_and_in_parts(void **state) {
   static float v[BIG_SIDE * N], w[(BIG_SIDE + M) * N];
   draw_values(4, v, BIG_SIDE * N);
   draw_values(5, w, (BIG_SIDE + M) * N);
-  /* copies M of BIG_SIDE rows; CLV_ROW_MAX_KEPT of the BIG_SIDE rows are kept */
+  /* copies M of BIG_SIDE rows; CLV_MAX_LEDGER_ROWS_PER_TENSOR of the BIG_SIDE rows are kept */
   memcpy(w + 7 * N, v, M * N * sizeof *v);
   size_t n = count_known_rows(v, BIG_SIDE, N, w, CLV_F32, BIG_SIDE + M, N, false);
   assert_true(n >= 4 && n <= M);
@@ -138,20 +142,23 @@ static void independent_rows_are_not_confused(void **state) {
         v[j] = fabsf(v[j]) > 0.46F ? v[j] : 0;
         w[j] = fabsf(w[j]) > 0.46F ? w[j] : 0;
       }
-      clv_weights_sample a = sample_tensor(v, CLV_F32, BIG_SIDE, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
-      clv_weights_sample b = sample_tensor(w, CLV_F32, BIG_SIDE, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
+      clv_weights_sample a =
+          sample_tensor(v, CLV_F32, BIG_SIDE, n, CLV_MAX_LOOKED_UP_ROWS_PER_TENSOR, 1 << 20);
+      clv_weights_sample b =
+          sample_tensor(w, CLV_F32, BIG_SIDE, n, CLV_MAX_LOOKED_UP_ROWS_PER_TENSOR, 1 << 20);
       for (int columns = 0; columns < 2; columns++) {
-        clv_row_names x = get_row_names(&a, columns), y = get_row_names(&b, columns);
+        clv_row_hashes x = get_row_names(&a, columns), y = get_row_names(&b, columns);
         size_t points = count_points(x, y);
         max_common = CLV_MAX(max_common, points);
-        if (points >= CLV_ROW_POINTS) fail_msg("rows of %zu, seed %d: %zu", n, (int)seed, points);
+        if (points >= CLV_ROW_MIN_POINTS)
+          fail_msg("rows of %zu, seed %d: %zu", n, (int)seed, points);
         n_pairs += x.n * y.n;
       }
       clv_weights_sample_done(&a);
       clv_weights_sample_done(&b);
     }
   assert_true(n_pairs > 4000000);
-  assert_in_range(max_common, 0, CLV_ROW_POINTS / 2);
+  assert_in_range(max_common, 0, CLV_ROW_MIN_POINTS / 2);
 }
 
 static void rows_without_values_have_no_digests(void **state) {
@@ -159,21 +166,21 @@ static void rows_without_values_have_no_digests(void **state) {
   static float v[M * N];
   for (size_t i = 0; i < M; i++) v[i * N + i % N] = 1; /* each row has one value that is not 0 */
   v[0] = 0, v[5] = NAN, v[6] = INFINITY;
-  clv_weights_sample s = sample_tensor(v, CLV_F32, M, N, CLV_ROW_MAX_KEPT, 4000);
+  clv_weights_sample s = sample_tensor(v, CLV_F32, M, N, CLV_MAX_LEDGER_ROWS_PER_TENSOR, 4000);
   assert_int_equal(get_row_names(&s, false).n, 0);
   clv_weights_sample_done(&s);
   draw_values(6, v, M * N);
   /* rows of three values are too short for a digest */
-  s = sample_tensor(v, CLV_F32, M * N / 3, 3, CLV_ROW_MAX_KEPT, 4000);
+  s = sample_tensor(v, CLV_F32, M * N / 3, 3, CLV_MAX_LEDGER_ROWS_PER_TENSOR, 4000);
   assert_int_equal(get_row_names(&s, false).n, 0);
   clv_weights_sample_done(&s);
   /* rows of four values are weak evidence */
-  s = sample_tensor(v, CLV_F32, M * N / 4, 4, CLV_ROW_MAX_KEPT, 4000);
-  assert_int_equal(clv_row_points(&get_row_names(&s, false).names[0]), 1);
+  s = sample_tensor(v, CLV_F32, M * N / 4, 4, CLV_MAX_LEDGER_ROWS_PER_TENSOR, 4000);
+  assert_int_equal(clv_row_hash_points(&get_row_names(&s, false).hashes[0]), 1);
   clv_weights_sample_done(&s);
-  s = sample_tensor(v, CLV_F32, 1, M * N, CLV_ROW_MAX_KEPT, 4000);
+  s = sample_tensor(v, CLV_F32, 1, M * N, CLV_MAX_LEDGER_ROWS_PER_TENSOR, 4000);
   assert_int_equal(get_row_names(&s, false).n, 1);
-  assert_int_equal(clv_row_points(&get_row_names(&s, false).names[0]), CLV_ROW_POINTS);
+  assert_int_equal(clv_row_hash_points(&get_row_names(&s, false).hashes[0]), CLV_ROW_MIN_POINTS);
   assert_int_equal(get_row_names(&s, true).n, 0);
   clv_weights_sample_done(&s);
 }
@@ -182,20 +189,21 @@ static void digests_do_not_depend_on_pieces(void **state) {
   (void)state;
   static float v[BIG_SIDE * BIG_SIDE];
   draw_values(7, v, BIG_SIDE * BIG_SIDE);
-  clv_weights_sample a = sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_ROW_MAX_KEPT, sizeof v);
+  clv_weights_sample a =
+      sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_MAX_LEDGER_ROWS_PER_TENSOR, sizeof v);
   for (size_t piece_bytes = 4; piece_bytes < sizeof v; piece_bytes = 5 * piece_bytes + 4) {
     clv_weights_sample b =
-        sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_ROW_MAX_KEPT, piece_bytes);
+        sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_MAX_LEDGER_ROWS_PER_TENSOR, piece_bytes);
     for (int columns = 0; columns < 2; columns++) {
-      clv_row_names x = get_row_names(&a, columns), y = get_row_names(&b, columns);
-      assert_true(x.n == CLV_ROW_MAX_KEPT && y.n == x.n && count_common(x, y) == x.n);
+      clv_row_hashes x = get_row_names(&a, columns), y = get_row_names(&b, columns);
+      assert_true(x.n == CLV_MAX_LEDGER_ROWS_PER_TENSOR && y.n == x.n && count_common(x, y) == x.n);
     }
     clv_weights_sample_done(&b);
   }
   clv_weights_sample_done(&a);
   clv_weights_sample c =
       /* adds the tensor in pieces that end inside values */
-      sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_ROW_MAX_KEPT, 6);
+      sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_MAX_LEDGER_ROWS_PER_TENSOR, 6);
   assert_int_equal(get_row_names(&c, false).n, 0);
   clv_weights_sample_done(&c);
 }
@@ -207,7 +215,7 @@ static bool is_public_transform(const float *v, size_t rows, size_t columns) {
   assert_int_equal(clv_public_row_test_new(rows, columns, &t, NULL), CLV_OK);
   for (size_t at = 0; at < rows * columns; at += 1000)
     clv_public_row_test_add(t, v + at, CLV_MIN((size_t)1000, rows * columns - at));
-  return clv_public_row_test_is_passed(t);
+  return clv_public_row_test_is_public(t);
 }
 
 static double get_walsh(size_t n, size_t i, size_t j) {

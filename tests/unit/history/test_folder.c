@@ -104,7 +104,7 @@ static clv_run_lock *prepare_folder(const char *dir) {
   clv_err err = {0};
   char path[256];
   assert_ok(clv_run_lock_new(dir, &c, &err), &err);
-  assert_ok(clv_run_lock_make_room(c, &err), &err);
+  assert_ok(clv_run_lock_move_earlier_run(c, &err), &err);
   snprintf(path, sizeof path, "%s/log.txt", dir);
   write_file(path, "new");
   snprintf(path, sizeof path, "%s/egress.table", dir);

@@ -142,7 +142,7 @@ static void record_without_a_lock_is_not_running(void **state) {
   assert_ok(clv_run_record_write("runs/three", &r, &err), &err);
   CLV_AUTO(clv_run_entry_done) clv_run_entry died = read_entry("runs/three");
   assert_int_equal(died.state, CLV_STATE_DIED);
-  assert_int_equal(clv_history_stop("three", false, false, &exit_code, &err), CLV_PRECONDITION);
+  assert_int_equal(clv_history_stop_run("three", false, false, &exit_code, &err), CLV_PRECONDITION);
   assert_says(&err, "does not run");
 
   strcpy(a->boot_id, "another boot of this machine");
@@ -154,7 +154,7 @@ static void record_without_a_lock_is_not_running(void **state) {
   assert_ok(clv_run_record_write("runs/three", &r, &err), &err);
   CLV_AUTO(clv_run_entry_done) clv_run_entry elsewhere = read_entry("runs/three");
   assert_int_equal(elsewhere.state, CLV_STATE_ELSEWHERE);
-  assert_int_equal(clv_history_stop("three", false, false, &exit_code, &err), CLV_UNAVAILABLE);
+  assert_int_equal(clv_history_stop_run("three", false, false, &exit_code, &err), CLV_UNAVAILABLE);
   assert_says(&err, "host 'far'");
 }
 
@@ -169,11 +169,11 @@ static void process_unlike_its_record_is_not_stopped(void **state) {
   assert_ok(clv_run_record_read("runs/four", &r, &err), &err);
   r.attempts[0].pid_start++;
   assert_ok(clv_run_record_write("runs/four", &r, &err), &err);
-  assert_int_equal(clv_history_stop("four", true, false, &exit_code, &err), CLV_PRECONDITION);
+  assert_int_equal(clv_history_stop_run("four", true, false, &exit_code, &err), CLV_PRECONDITION);
   assert_says(&err, "not the one in its record");
   assert_int_equal(kill(c.pid, 0), 0);
   write_file("runs/four/run.json", "{");
-  assert_int_equal(clv_history_stop("four", true, false, &exit_code, &err), CLV_PRECONDITION);
+  assert_int_equal(clv_history_stop_run("four", true, false, &exit_code, &err), CLV_PRECONDITION);
   assert_says(&err, "bad JSON");
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = read_entry("runs/four");
   assert_int_equal(e.state, CLV_STATE_RUNNING);
@@ -249,7 +249,7 @@ static void new_run_replaces_a_damaged_record(void **state) {
   const clv_run_lock_info lock_info = {.name = "seven",
                                        .session = "/s.yaml",
                                        .is_resume = true,
-                                       .notice = {count_notice, &n_notices}};
+                                       .notifier = {count_notice, &n_notices}};
   (void)state;
   assert_ok(clv_mkdirs("runs/seven", &err), &err);
   write_file("runs/seven/run.json", "{\"format\": \"cleave-run\", \"version\": 1}");
@@ -308,7 +308,7 @@ static clv_code print_log(const char *run, clv_err *err) {
   int file = open("printed", O_WRONLY | O_CREAT | O_TRUNC, 0644);
   fflush(stdout);
   dup2(file, STDOUT_FILENO);
-  clv_code code = clv_history_log(run, false, false, &exit_code, err);
+  clv_code code = clv_history_print_log(run, false, false, &exit_code, err);
   fflush(stdout);
   dup2(saved_stdout, STDOUT_FILENO);
   close(saved_stdout);

@@ -52,9 +52,10 @@ static double read_pixels(const float *values, clv_shape shape) {
   const clv_look_tensor image = {images[0], IMAGE_SIDE * IMAGE_SIDE, 0,
                                  CLV_SHAPE(1, IMAGE_SIDE, IMAGE_SIDE)};
   const clv_look_tensor t = {values, n, 0, shape};
-  assert_true(clv_look_record_view(&image, &records));
-  size_t n_views = clv_look_grid_views(&t, &records, views);
-  assert_int_equal(clv_look_pixels(views, n_views, &records, half_split, &reading, &err), CLV_OK);
+  assert_true(clv_look_make_record_view(&image, &records));
+  size_t n_views = clv_look_make_grid_views(&t, &records, views);
+  assert_int_equal(clv_look_read_pixels(views, n_views, &records, half_split, &reading, &err),
+                   CLV_OK);
   return *reading.by ? reading.figure : -1;
 }
 
@@ -108,8 +109,8 @@ static double read_tokens(const float *values, clv_shape shape) {
   assert_int_equal(clv_shape_numel(&shape, &n, &err), CLV_OK);
   const clv_look_tensor t = {values, n, 0, shape};
   const clv_look_tokens of = {tokens[0], TOKENS};
-  size_t n_views = clv_look_sequence_views(&t, TOKENS, views);
-  assert_int_equal(clv_look_nearest(views, n_views, &of, half_split, &reading, &err), CLV_OK);
+  size_t n_views = clv_look_make_sequence_views(&t, TOKENS, views);
+  assert_int_equal(clv_look_read_tokens(views, n_views, &of, half_split, &reading, &err), CLV_OK);
   return reading.figure;
 }
 
@@ -150,7 +151,7 @@ static double read_features(const float *records, size_t n_features, const float
   clv_err err;
   clv_look_reading reading;
   const clv_look_features f = {records, n_features, n_features, values, n_values, n_values};
-  assert_int_equal(clv_look_features_read(&f, half_split, &reading, &err), CLV_OK);
+  assert_int_equal(clv_look_read_features(&f, half_split, &reading, &err), CLV_OK);
   return reading.figure;
 }
 
@@ -201,13 +202,13 @@ static clv_look_reading read_columns(const int64_t *label, size_t n_columns, siz
   size_t lengths[COLUMNS];
   for (size_t k = 0; k < n_columns; k++) lengths[k] = n_lengths;
   const clv_look_gradients g = {.values = gradients[0],
-                                .label = label,
+                                .labels = label,
                                 .n = SAMPLES,
                                 .n_fit = SAMPLES / 2,
                                 .width = WIDTH,
                                 .n_columns = n_columns,
-                                .n_lengths = lengths};
-  assert_int_equal(clv_look_labels(&g, &reading, &err), CLV_OK);
+                                .n_length_groups = lengths};
+  assert_int_equal(clv_look_read_labels(&g, &reading, &err), CLV_OK);
   return reading;
 }
 
@@ -280,7 +281,7 @@ static void group_reader_finds_classes_without_their_names(void **state) {
   clv_look_reading reading;
   clv_err err;
   draw_gradients(10);
-  assert_int_equal(clv_look_label_groups(&g, &reading, &err), CLV_OK);
+  assert_int_equal(clv_look_read_label_groups(&g, &reading, &err), CLV_OK);
   assert_true(reading.figure < .2);
   fill_with_random(13, directions[0], sizeof directions / sizeof(float));
   for (size_t i = 0; i < SAMPLES; i++) {
@@ -289,7 +290,7 @@ static void group_reader_finds_classes_without_their_names(void **state) {
     scale_gradient(
         i, powf(20, (float)(i % 3))); /* the lengths of the gradients carry no information */
   }
-  assert_int_equal(clv_look_label_groups(&g, &reading, &err), CLV_OK);
+  assert_int_equal(clv_look_read_label_groups(&g, &reading, &err), CLV_OK);
   assert_true(reading.figure > .95);
   assert_true(read_labels(2).figure < .3);
 }

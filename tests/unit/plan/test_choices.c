@@ -18,7 +18,7 @@ static void assert_choices(uint64_t batch, int64_t min_samples, uint32_t session
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
   uint32_t n = 0;
   clv_err err = {0};
-  if (clv_micro_batch_choices(batch, min_samples, session_choice, &list, &n, &err) != CLV_OK)
+  if (clv_list_micro_batch_choices(batch, min_samples, session_choice, &list, &n, &err) != CLV_OK)
     fail_msg("%s", err.text);
   for (uint32_t i = 0; i < n; i++) clv_bytes_printf(&got, "%s%u", i ? " " : "", list[i]);
   assert_string_equal(got.data, want);
@@ -46,8 +46,8 @@ static void values_between_measurements_are_interpolated(void **state) {
   } rows[] = {{99, 10}, {16, 10}, {12, 8}, {8, 6}, {5, 3}, {2, 0}, {1, 0}};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(rows); i++)
-    assert_true(clv_interpolate(size, value, 3, rows[i].at) == rows[i].want);
-  assert_true(clv_interpolate(size, value, 1, 3) == 10);
+    assert_true(clv_interpolate_linearly(size, value, 3, rows[i].at) == rows[i].want);
+  assert_true(clv_interpolate_linearly(size, value, 1, 3) == 10);
 }
 
 int main(void) {

@@ -96,9 +96,9 @@ static void hop_names_match_in_plan_policy_and_record(void **state) {
     clv_policy *enough = make_policy_without("none", strcmp(cases[i].policy_key, "raw") == 0);
     clv_egress_row activation_row = clv_blueprint_hop_row(b, 0, false),
                    gradient_row = clv_blueprint_hop_row(b, 0, true);
-    char words[CLV_FINDINGS_TEXT], name[160];
+    char words[CLV_FINDINGS_TEXT_BYTES], name[160];
     clv_err err = {0};
-    assert_string_equal(clv_findings_words(activation_row.findings, words), cases[i].plan_words);
+    assert_string_equal(clv_findings_format(activation_row.findings, words), cases[i].plan_words);
     assert_string_equal(
         clv_egress_kind_name(clv_egress_record_kind(activation_row.kind, activation_row.findings)),
         cases[i].record_words);

@@ -45,7 +45,7 @@ static clv_blueprint *make_blueprint(const clv_session_config *c) {
 }
 
 static clv_look make_look(double tokens, double labels) {
-  clv_look look = {.has_run = true, .records = 64, .draws = 1};
+  clv_look look = {.has_run = true, .n_records = 64, .n_draws = 1};
   look.results[CLV_LOOK_TOKENS] =
       (clv_look_result){.state = CLV_LOOK_RAN, .figure = tokens, .method = "the nearest vector"};
   look.results[CLV_LOOK_LABELS] =
@@ -68,13 +68,13 @@ static void readable_data_adds_a_finding_to_its_rows(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0}, page = {0};
   clv_look look = make_look(.25, .9);
   clv_err err;
-  clv_blueprint_egress_text(b, &before);
+  clv_blueprint_append_egress_text(b, &before);
   clv_blueprint_add_look(b, &look);
   if (clv_blueprint_check_privacy(b, &err) != CLV_OK) fail_msg("%s", err.text);
   assert_int_equal(find_row(b, CLV_EGRESS_ACTIVATION)->look_findings, CLV_FINDING_TOKENS);
   assert_int_equal(find_row(b, CLV_EGRESS_GRADIENT)->findings, CLV_FINDING_LABELS_READABLE);
   /* the text must not contain the shares that the attacks read, because they change in training */
-  clv_blueprint_egress_text(b, &after);
+  clv_blueprint_append_egress_text(b, &after);
   assert_string_equal(before.data, after.data);
   clv_blueprint_describe_egress(b, false, &page);
   assert_non_null(strstr(page.data, "tokens 0.25 by the nearest vector, above 0.2; labels 0.90"));

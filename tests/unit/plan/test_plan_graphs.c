@@ -54,7 +54,7 @@ static void assert_table(const char *privacy, const char *middle_stage, const ch
   clv_bytes_printf(&stages, FRONT "%s" HEAD, middle_stage);
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_session(privacy, stages.data);
   if (make_blueprint(c, &b, &err) != CLV_OK) fail_msg("%s", err.text);
-  clv_blueprint_egress_text(b, &got);
+  clv_blueprint_append_egress_text(b, &got);
   if (strncmp(got.data, want, strlen(want)) != 0) fail_msg("\n%s\nis not\n%s", got.data, want);
 }
 

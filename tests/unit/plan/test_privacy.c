@@ -398,14 +398,14 @@ static void front_findings_match_the_table(void **state) {
     CLV_AUTO(clv_session_config_freep)
     clv_session_config *c = parse_session(ALL, r->train_keys, stages.data);
     CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c, r->sample_shape);
-    char finding_words[CLV_FINDINGS_TEXT];
+    char finding_words[CLV_FINDINGS_TEXT_BYTES];
     clv_narrowest_element share = b->stages[0].narrowest_picture_element;
     if (b->stages[0].output_findings != r->wanted_findings ||
         b->egress[0].findings != r->wanted_findings ||
-        (r->min_positions && share.n_positions != r->min_positions))
+        (r->min_positions && share.n_source_positions != r->min_positions))
       fail_msg("%s %s %s: shows %s, %lld of %lld", r->first_layers, r->other_layers, r->train_keys,
-               clv_findings_words(b->stages[0].output_findings, finding_words),
-               (long long)share.n_positions, (long long)share.n_record_positions);
+               clv_findings_format(b->stages[0].output_findings, finding_words),
+               (long long)share.n_source_positions, (long long)share.n_total_positions);
     /* a worker's layers hide nothing, but they may add positions */
     assert_int_equal(b->stages[1].output_findings & (RAW | KNOWN),
                      r->wanted_findings & (RAW | KNOWN));
@@ -429,7 +429,7 @@ static void each_addend_is_checked_as_its_own_path(void **state) {
                       .groups = 1};
     clv_blueprint b = {.config = c, .n_stages = 1, .inputs = clv_model_describe_input(c, &image)};
     clv_stage_plan stages[2] = {{.worker = -1}, {.worker = 0}};
-    char text[CLV_FINDINGS_TEXT];
+    char text[CLV_FINDINGS_TEXT_BYTES];
     clv_findings cuts[2], heads[2];
     int x, y, z;
     clv_err err;
@@ -445,8 +445,8 @@ static void each_addend_is_checked_as_its_own_path(void **state) {
     stages[0].graph = b.full_graph;
     assert_int_equal(clv_params_make(b.full_graph, &stages[0].params, &err), CLV_OK);
     assert_int_equal(clv_privacy_analyze(&b, &err), CLV_OK);
-    assert_string_equal(clv_findings_words(stages[0].output_findings, text), want[has_skip]);
-    assert_int_equal(clv_privacy_findings_of_cuts(&b, cuts, heads, &err), CLV_OK);
+    assert_string_equal(clv_findings_format(stages[0].output_findings, text), want[has_skip]);
+    assert_int_equal(clv_privacy_find_cut_findings(&b, cuts, heads, &err), CLV_OK);
     assert_int_equal(cuts[0],
                      has_skip ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT | CLV_FINDING_PICTURE);
     clv_params_free(stages[0].params);
@@ -467,7 +467,7 @@ static void mark_layer_known(clv_blueprint *b, const char *name) {
           clv_strdup("was at 'spiffe://t/w1' in an earlier session", &b->known_reasons[k], &err),
           CLV_OK);
   assert_int_equal(clv_privacy_analyze(b, &err), CLV_OK);
-  assert_int_equal(clv_blueprint_make_table(b, &err), CLV_OK);
+  assert_int_equal(clv_blueprint_make_egress_table(b, &err), CLV_OK);
 }
 
 /* A layer that a worker has received once is not secret, whatever the session file says. */
@@ -635,9 +635,9 @@ static void check_gradient_findings(const gradient_findings_case *r) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = parse_session(ALL, "", stages.data);
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c, r->sample_shape);
   clv_findings got = b->stages[1].gradient_findings & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
-  char words_got[CLV_FINDINGS_TEXT];
+  char words_got[CLV_FINDINGS_TEXT_BYTES];
   if (got != r->wanted_findings)
-    fail_msg("%s: '%s'", r->head_layers, clv_findings_words(got, words_got));
+    fail_msg("%s: '%s'", r->head_layers, clv_findings_format(got, words_got));
 }
 
 static void gradient_findings_match_the_table(void **state) {

@@ -93,7 +93,7 @@ static bool is_same_form(const clv_weights_moments *first_moments,
   clv_sha256 a, b;
   bool has_neighbour, is_found = false;
   assert_int_equal(clv_weights_moments_digest(first_moments, 0, &a, &has_neighbour, NULL), CLV_OK);
-  for (unsigned neighbour = 0; neighbour < 1u << CLV_SPREAD_MEANS; neighbour++) {
+  for (unsigned neighbour = 0; neighbour < 1u << CLV_N_SPREAD_MEANS; neighbour++) {
     assert_int_equal(
         clv_weights_moments_digest(second_moments, neighbour, &b, &has_neighbour, NULL), CLV_OK);
     is_found |= has_neighbour && is_equal_digest(a, b);

@@ -277,7 +277,7 @@ static void assert_same_count(const clv_graph *g, const char *what, int64_t got,
 }
 
 static void computed_reach_matches_perturbation_counts(void **state) {
-  static const clv_reach_layer at_worker[64];
+  static const clv_weight_secrecy at_worker[64];
   clv_reach reach[64];
   uint32_t r = 1;
   int n_compared = 0;
@@ -288,9 +288,9 @@ static void computed_reach_matches_perturbation_counts(void **state) {
     clv_graph *g = draw_graph(&r);
     count_by_differences(g, &n_places, &n_outputs);
     assert_true(g->n_nodes <= 64);
-    assert_int_equal(clv_reach_forward(g, at_worker, UINT32_MAX, reach, &err), CLV_OK);
+    assert_int_equal(clv_reach_records_in_values(g, at_worker, UINT32_MAX, reach, &err), CLV_OK);
     assert_same_count(g, "places of an output", reach[g->output_node].n_fewest_places, n_places);
-    assert_int_equal(clv_reach_backward(g, at_worker, 0, reach, &err), CLV_OK);
+    assert_int_equal(clv_reach_labels_in_gradients(g, at_worker, 0, reach, &err), CLV_OK);
     if (!has_two_readers(g))
       assert_same_count(g, "outputs of a place", reach[0].n_fewest_places, n_outputs);
     n_compared += n_places > 0;
@@ -303,7 +303,7 @@ static void computed_reach_matches_perturbation_counts(void **state) {
 /* If windows are as large as the picture, the analysis counts all elements, or reports that it has
  * exceeded its budget of work. */
 static void large_windows_exceed_the_budget(void **state) {
-  static const clv_reach_layer secret[2] = {CLV_REACH_SECRET, CLV_REACH_SECRET};
+  static const clv_weight_secrecy secret[2] = {CLV_WEIGHTS_SECRET, CLV_WEIGHTS_SECRET};
   clv_attrs a = {.out = 1, .groups = 1};
   clv_reach found[2];
   clv_graph *g;
@@ -320,8 +320,8 @@ static void large_windows_exceed_the_budget(void **state) {
       clv_graph_add_input(g, "x", CLV_F32, &(clv_shape){4, {1, 3, 224, 224}}, &at, &err), CLV_OK);
   add_fitting_layer(g, CLV_OP_CONV2D, a, &at);
   assert_int_equal(g->n_nodes, 2);
-  assert_int_equal(clv_reach_forward(g, secret, UINT32_MAX, found, &err), CLV_OK);
-  assert_true(found[1].is_over_budget && found[1].is_unmixed);
+  assert_int_equal(clv_reach_records_in_values(g, secret, UINT32_MAX, found, &err), CLV_OK);
+  assert_true(found[1].is_over_budget && found[1].has_unmixed_path);
   clv_graph_free(g);
 }
 
@@ -426,7 +426,7 @@ static int64_t count_gradient_positions(const clv_graph *g, bool is_sum) {
 /* Each addend of a gradient is a path of its own, so the analysis may find fewer positions than a
  * perturbation shows, but never more. */
 static void gradient_analysis_never_finds_more_positions_than_experiments(void **state) {
-  static const clv_reach_layer at_worker[64];
+  static const clv_weight_secrecy at_worker[64];
   clv_reach found[64];
   uint32_t r = 2;
   int n_compared = 0, n_equal = 0;
@@ -439,9 +439,10 @@ static void gradient_analysis_never_finds_more_positions_than_experiments(void *
     int64_t min_positions = count_gradient_positions(g, is_sum);
     assert_true(g->n_nodes <= 64);
     is_known[g->output_node] = is_sum;
-    assert_int_equal(clv_reach_returned(g, at_worker, is_known, 0, found, &err), CLV_OK);
+    assert_int_equal(clv_reach_records_in_gradients(g, at_worker, is_known, 0, found, &err),
+                     CLV_OK);
     if (min_positions &&
-        (!found[1].is_unmixed || (is_smooth && found[1].n_fewest_places > min_positions)))
+        (!found[1].has_unmixed_path || (is_smooth && found[1].n_fewest_places > min_positions)))
       assert_same_count(g, "places of a gradient", found[1].n_fewest_places, min_positions);
     n_compared += min_positions > 0;
     n_equal += min_positions > 0 && found[1].n_fewest_places == min_positions;
@@ -453,7 +454,7 @@ static void gradient_analysis_never_finds_more_positions_than_experiments(void *
 /* A slice leaves nine rows of a product, so the derivative reads nine positions of the other
  * factor. */
 static void slice_limits_what_the_derivative_reads(void **state) {
-  static const clv_reach_layer at_worker[64];
+  static const clv_weight_secrecy at_worker[64];
   bool is_known[64] = {false, true};
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   clv_reach found[64];
@@ -474,8 +475,8 @@ static void slice_limits_what_the_derivative_reads(void **state) {
   g->output_node = at;
   is_known[at] = true;
   assert_int_equal(count_gradient_positions(g, true), 9);
-  assert_int_equal(clv_reach_returned(g, at_worker, is_known, 0, found, &err), CLV_OK);
-  assert_true(found[1].is_unmixed && found[1].n_fewest_places <= 9);
+  assert_int_equal(clv_reach_records_in_gradients(g, at_worker, is_known, 0, found, &err), CLV_OK);
+  assert_true(found[1].has_unmixed_path && found[1].n_fewest_places <= 9);
 }
 
 int main(void) {

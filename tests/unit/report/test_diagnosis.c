@@ -110,14 +110,14 @@ static void slow_link_is_named_with_rate_and_round_trip(void **state) {
   links[0][0] = (clv_status_link){.peer = "",
                                   .round_trip_s = 0.082,
                                   .waiting_share = 0.71,
-                                  .awaits_per_s = 2,
+                                  .waits_per_s = 2,
                                   .receiving_share = 0.6,
                                   .sending_share = 0.05,
-                                  .link_in_per_s = 1.5e6};
+                                  .transfer_bytes_in_per_s = 1.5e6};
   assert_diagnosis(&session_at_1,
                    "waiting for the master 71 %: link 12 Mbit/s in, 82 ms round trip");
   links[0][0].sending_share = 0.3;
-  links[0][0].link_out_per_s = 125e6;
+  links[0][0].transfer_bytes_out_per_s = 125e6;
   assert_diagnosis(
       &session_at_1,
       "waiting for the master 71 %: link 12 Mbit/s in, 1.0 Gbit/s out, 82 ms round trip");
@@ -127,8 +127,8 @@ static void long_round_trip_to_a_peer_is_named(void **state) {
   (void)state;
   links[1][1].waiting_share = 0.8;
   links[1][1].round_trip_s = links[1][0].round_trip_s = 0.08;
-  links[1][1].awaits_per_s = 6;
-  links[1][0].awaits_per_s = 3;
+  links[1][1].waits_per_s = 6;
+  links[1][0].waits_per_s = 3;
   links[1][0].waiting_share = 0.2;
   assert_diagnosis(&sessions_at_2[0],
                    "stage s2 waits for s1 on worker-1 80 %: 80 ms round trip, 9.0 waits a second");
@@ -144,7 +144,7 @@ static void program_module_is_named_instead_of_a_stage(void **state) {
   sessions_at_2[0].modules = decoder;
   links[1][1].waiting_share = 0.8;
   links[1][1].round_trip_s = 0.08;
-  links[1][1].awaits_per_s = 9;
+  links[1][1].waits_per_s = 9;
   assert_diagnosis(&sessions_at_2[0],
                    "module decoder waits for worker-1 80 %: 80 ms round trip, 9.0 waits a second");
   links[1][1] = (clv_status_link){.peer = "worker-1", .waiting_share = 0.9};
@@ -158,7 +158,7 @@ static void waits_shorter_than_a_round_trip_blame_the_master(void **state) {
   (void)state;
   links[1][0].waiting_share = 0.9;
   links[1][0].round_trip_s = 0.08;
-  links[1][0].awaits_per_s = 50;
+  links[1][0].waits_per_s = 50;
   assert_diagnosis(
       &sessions_at_2[0],
       "waiting for the master 90 %: it computes or reads data (link in use 0 %, 80 ms round "
@@ -171,7 +171,7 @@ static void slow_ping_of_a_busy_host_does_not_blame_the_link(void **state) {
   set_shares(&session_at_1, 0.75, 0.25, 0);
   links[1][0].waiting_share = 0.97;
   links[1][0].round_trip_s = 0.013;
-  links[1][0].awaits_per_s = 52;
+  links[1][0].waits_per_s = 52;
   assert_diagnosis(&sessions_at_2[0], "waiting 100 %: stage s1 on worker-1 computes 75 %");
   set_shares(&session_at_1, 0.6, 0.4, 0);
   assert_diagnosis(&sessions_at_2[0],
@@ -198,13 +198,13 @@ static void waiting_peer_is_named_with_its_own_wait(void **state) {
       &sessions_at_2[0],
       "stage s2 waits for s1 on worker-1 90 %: it takes its time (link in use 0 %, 0.2 ms "
       "round trip)");
-  links[1][1].awaits_per_s = 4;
-  links[1][1].in_per_s = 1.5e6;
-  links[1][1].out_per_s = 1e5;
+  links[1][1].waits_per_s = 4;
+  links[1][1].bytes_in_per_s = 1.5e6;
+  links[1][1].bytes_out_per_s = 1e5;
   assert_diagnosis(&sessions_at_2[0],
                    "stage s2 waits for s1 on worker-1 90 %: 12 Mbit/s in, 800 kbit/s out, 0.2 ms "
                    "round trip; it takes its time or the link is slow");
-  links[1][1].missing_in = 2 << 20;
+  links[1][1].missing_bytes_in = 2 << 20;
   assert_diagnosis(
       &sessions_at_2[0],
       "stage s2 waits for s1 on worker-1 90 %: 2.0 MiB still to receive, 0.2 ms round trip");
@@ -225,8 +225,8 @@ static void ongoing_wait_is_reported(void **state) {
       "values");
   session_at_1.n_links = 2;
   session_at_1.n_waiting_calls = 0;
-  links[0][1].missing_in = 3 << 20;
-  links[0][1].link_in_per_s = 1.5e6;
+  links[0][1].missing_bytes_in = 3 << 20;
+  links[0][1].transfer_bytes_in_per_s = 1.5e6;
   assert_diagnosis(
       &session_at_1,
       "waiting for worker-2 100 %: 3.0 MiB still to receive, link 12 Mbit/s in, 0.2 ms round "
@@ -245,11 +245,11 @@ static void ongoing_wait_is_reported(void **state) {
   assert_non_null(strstr(text.data, "3 outages, the last of 4.2 s 12 min ago"));
   assert_non_null(strstr(text.data, "link to worker-2  0.2 ms round trip  in"));
   links[0][0].round_trip_s = 0.0002;
-  links[0][1].missing_in = 0;
-  links[0][1].missing_out = 3 << 20;
+  links[0][1].missing_bytes_in = 0;
+  links[0][1].missing_bytes_out = 3 << 20;
   assert_diagnosis(&session_at_1,
                    "waiting for worker-2 100 %: 3.0 MiB still to send, 0.2 ms round trip");
-  links[0][1].missing_out = 0;
+  links[0][1].missing_bytes_out = 0;
   workers[1].error = "no connection";
   assert_diagnosis(&session_at_1, "waiting 100 %: nothing has come; worker-2 does not answer");
 }
@@ -292,9 +292,9 @@ static void impossible_numbers_do_not_break_the_report(void **state) {
   static const double impossible_numbers[] = {-1, 1e300, 0.0 / 0.0, 1.0 / 0.0};
   for (size_t i = 0; i < CLV_COUNT(impossible_numbers); i++) {
     set_shares(&session_at_1, impossible_numbers[i], impossible_numbers[i], impossible_numbers[i]);
-    links[0][0].waiting_share = links[0][0].round_trip_s = links[0][0].awaits_per_s =
+    links[0][0].waiting_share = links[0][0].round_trip_s = links[0][0].waits_per_s =
         impossible_numbers[i];
-    links[0][0].receiving_share = links[0][0].link_in_per_s = impossible_numbers[i];
+    links[0][0].receiving_share = links[0][0].transfer_bytes_in_per_s = impossible_numbers[i];
     session_at_1.age_s = impossible_numbers[i];
     workers[0].uptime_s = workers[0].interval_s = impossible_numbers[i];
     clv_status_text(&view, 80, &got);

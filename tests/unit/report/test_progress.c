@@ -19,7 +19,7 @@ static void durations_are_formatted_briefly(void **state) {
   } cases[] = {{0, "0s"},        {0.4, "0s"},     {59.4, "59s"},   {60, "1m00s"},    {200, "3m20s"},
                {3599, "59m59s"}, {3600, "1h00m"}, {7500, "2h05m"}, {1e6, "277h46m"}, {-1, ""},
                {NAN, ""},        {INFINITY, ""},  {1e300, ""}};
-  char text[CLV_DURATION_TEXT];
+  char text[CLV_DURATION_TEXT_BYTES];
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++)
     assert_string_equal(clv_format_duration(cases[i].s, text), cases[i].text);
@@ -35,8 +35,11 @@ static void print_progress(uint64_t steps, uint64_t total, clv_bytes *ret_text,
   const clv_report_options o = {.run_dir = ".", .steps_per_line = 2, .journal = journal};
   assert_ok(clv_reporter_open(&o, &r, &err), &err);
   for (uint64_t step = 1; step <= steps; step++) {
-    const clv_progress p = {
-        .step = step, .total_steps = total, .accuracy = -1, .samples = 4, .changed_weights = true};
+    const clv_progress p = {.step = step,
+                            .total_steps = total,
+                            .accuracy = -1,
+                            .n_samples = 4,
+                            .changed_weights = true};
     assert_ok(clv_reporter_step(r, &p, &err), &err);
   }
   clv_reporter_close(r);
@@ -66,7 +69,7 @@ static void evaluation_line_has_step_and_epoch(void **state) {
   clv_err err = {0};
   const clv_report_options o = {.run_dir = ".", .steps_per_line = 2};
   const clv_evaluation e = {
-      .dataset = "validation", .step = 20, .epoch = 1, .samples = 4, .loss = 0.5, .accuracy = -1};
+      .dataset = "validation", .step = 20, .epoch = 1, .n_samples = 4, .loss = 0.5, .accuracy = -1};
   (void)state;
   assert_ok(clv_reporter_open(&o, &r, &err), &err);
   assert_ok(clv_reporter_evaluation(r, &e, &err), &err);

@@ -195,8 +195,8 @@ static void status_text_stays_within_the_width(void **state) {
 /* Names of modules come from other programs. A viewer that sees only its own sessions must not get
  * numbers of others. */
 static clv_status_module hostile_modules[] = {
-    {.index = 0, .name = HOSTILE_TEXT, .steps = 1, .evals = 1},
-    {.index = 1, .name = "encoder", .steps = 2}};
+    {.index = 0, .name = HOSTILE_TEXT, .n_steps = 1, .n_evals = 1},
+    {.index = 1, .name = "encoder", .n_steps = 2}};
 static clv_status_session hostile_session = {.name = "s",
                                              .identity = "spiffe://a/b",
                                              .is_attached = true,
@@ -210,11 +210,11 @@ static clv_status_worker a_tenants_worker = {.name = "worker-1",
                                              .software = "cleave 0.1.0",
                                              .device = "cpu",
                                              .isa = "avx2",
-                                             .protocol = 4,
-                                             .cores = 1,
+                                             .protocol_version = 4,
+                                             .n_cores = 1,
                                              .memory = 1u << 20,
                                              .memory_limit = 1u << 30,
-                                             .open_sessions = 1,
+                                             .n_open_sessions = 1,
                                              .max_sessions = 2,
                                              .n_sessions = 1,
                                              .sessions = &hostile_session};

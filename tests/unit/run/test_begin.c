@@ -149,7 +149,7 @@ static bool is_resume_refused(bool accepts_egress) {
   clv_run r = {.o = &o, .blueprint = &none};
   clv_err err = {0};
   clv_bytes_puts(&r.dir, "run");
-  clv_code code = clv_run_compare_table(&r, &err);
+  clv_code code = clv_run_compare_egress_table(&r, &err);
   clv_bytes_done(&r.dir);
   if (code != CLV_OK) assert_non_null(strstr(err.text, "--accept-egress"));
   return code != CLV_OK;

@@ -100,27 +100,27 @@ static void early_stopping_counts_validations_without_a_larger_gain(void **state
     double value;
     uint64_t n_without_improvement;
   } cases[] = {{NAN, 1}, {0.5, 0}, {0.6, 1}, {0.61, 0}, {INFINITY, 1}, {0.2, 2}};
-  clv_stopping s = {0};
+  clv_early_stopping_state s = {0};
   (void)state;
   for (uint64_t i = 0; i < CLV_COUNT(cases); i++) {
-    assert_false(clv_stopping_is_over(&s, &c));
-    clv_stopping_count(&s, &c, cases[i].value, i);
+    assert_false(clv_early_stopping_is_due(&s, &c));
+    clv_early_stopping_count_validation(&s, &c, cases[i].value, i);
     assert_int_equal(s.n_without_improvement, cases[i].n_without_improvement);
   }
-  assert_true(clv_stopping_is_over(&s, &c));
+  assert_true(clv_early_stopping_is_due(&s, &c));
   assert_true(s.best == 0.61 && s.best_step == 3);
   c.early_stopping.patience = 3;
-  assert_false(clv_stopping_is_over(&s, &c));
+  assert_false(clv_early_stopping_is_due(&s, &c));
   /* the stored count belongs to another score, so counting begins again */
   c.early_stopping.score = CLV_BEST_LOSS;
   c.early_stopping.patience = 1;
-  assert_false(clv_stopping_is_over(&s, &c));
-  clv_stopping_count(&s, &c, 2, 6);
-  clv_stopping_count(&s, &c, 1.95, 7);
-  assert_true(clv_stopping_is_over(&s, &c) && s.best == 2);
+  assert_false(clv_early_stopping_is_due(&s, &c));
+  clv_early_stopping_count_validation(&s, &c, 2, 6);
+  clv_early_stopping_count_validation(&s, &c, 1.95, 7);
+  assert_true(clv_early_stopping_is_due(&s, &c) && s.best == 2);
   c.early_stopping.score = CLV_BEST_NONE;
-  clv_stopping_count(&s, &c, 1, 8);
-  assert_false(clv_stopping_is_over(&s, &c));
+  clv_early_stopping_count_validation(&s, &c, 1, 8);
+  assert_false(clv_early_stopping_is_due(&s, &c));
 }
 
 static void early_stopping_is_read_from_its_exact_text_alone(void **state) {
@@ -135,23 +135,23 @@ static void early_stopping_is_read_from_its_exact_text_alone(void **state) {
                                           "validation.loss 1 behind 0.5 step 3 ",
                                           "validation.loss -1",
                                           "validation.loss 1 behind 0.50 step 3"};
-  const clv_stopping valid_states[] = {{CLV_BEST_LOSS, true, 0.1, 12, 3, ""},
-                                       {CLV_BEST_AUC, true, 0.9, 6, 2, "days in bed"},
-                                       {CLV_BEST_F1_MACRO, false, 0, 0, 4, ""}};
-  char text[CLV_STOPPING_TEXT];
-  clv_stopping s = {0};
+  const clv_early_stopping_state valid_states[] = {{CLV_BEST_LOSS, true, 0.1, 12, 3, ""},
+                                                   {CLV_BEST_AUC, true, 0.9, 6, 2, "days in bed"},
+                                                   {CLV_BEST_F1_MACRO, false, 0, 0, 4, ""}};
+  char text[CLV_EARLY_STOPPING_TEXT_BYTES];
+  clv_early_stopping_state s = {0};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(bad_texts); i++)
-    assert_false(clv_stopping_parse(bad_texts[i], &s));
+    assert_false(clv_early_stopping_parse(bad_texts[i], &s));
   for (size_t i = 0; i < CLV_COUNT(valid_states); i++) {
-    clv_stopping_format(&valid_states[i], text);
-    assert_true(clv_stopping_parse(text, &s));
+    clv_early_stopping_format(&valid_states[i], text);
+    assert_true(clv_early_stopping_parse(text, &s));
     assert_true(s.score == valid_states[i].score && s.has_best == valid_states[i].has_best &&
                 s.best == valid_states[i].best && s.best_step == valid_states[i].best_step &&
                 s.n_without_improvement == valid_states[i].n_without_improvement &&
                 strcmp(s.target, valid_states[i].target) == 0);
   }
-  clv_stopping_format(&(clv_stopping){0}, text);
+  clv_early_stopping_format(&(clv_early_stopping_state){0}, text);
   assert_string_equal(text, "");
 }
 
@@ -161,7 +161,7 @@ static clv_best_checkpoint restore_best(clv_best_metric metric, bool resume) {
   clv_run r = {.config = &config, .is_resumed = resume};
   config.checkpoint.best = metric;
   clv_bytes_puts(&r.dir, "run");
-  clv_run_read_best(&r);
+  clv_run_read_best_checkpoint(&r);
   clv_bytes_done(&r.dir);
   return r.best_checkpoint;
 }
@@ -268,7 +268,7 @@ static void first_rounds_do_not_count_as_usual(void **state) {
     uint64_t round_ns, cost_ns;
   } rounds[] = {{false, 5000, 0},  {false, 2000, 0}, {false, 1000, 0},
                 {true, 1500, 500}, {true, 900, 500}, {true, 1100, 600}};
-  clv_run_saving s = {0};
+  clv_run_save_state s = {0};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(rounds); i++) {
     clv_checkpoint_note_round(&s, rounds[i].is_saving, rounds[i].round_ns);

@@ -186,7 +186,7 @@ static void probabilities_replace_outputs_for_the_owner_alone(void **state) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *p = NULL;
     CLV_AUTO(clv_bytes_done) clv_bytes csv = {0};
     clv_predictions r = make_predictions(&none, cases[i].loss, t, data);
-    assert_ok(clv_predictions_probabilities(t, cases[i].loss, &p, &err), &err);
+    assert_ok(clv_predictions_compute_probabilities(t, cases[i].loss, &p, &err), &err);
     r.probabilities = p;
     assert_ok(clv_predictions_write(&r, CLV_PREDICTIONS_CSV, "p.csv", &err), &err);
     assert_ok(clv_file_read("p.csv", 1 << 20, &csv, &err), &err);
@@ -199,7 +199,7 @@ static void probabilities_replace_outputs_for_the_owner_alone(void **state) {
   }
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = make_tensor(three_outputs, 3);
   clv_tensor *p = NULL;
-  assert_int_equal(clv_predictions_probabilities(t, CLV_LOSS_MSE, &p, &err), CLV_INVALID);
+  assert_int_equal(clv_predictions_compute_probabilities(t, CLV_LOSS_MSE, &p, &err), CLV_INVALID);
 }
 
 static void intervals_follow_the_values(void **state) {

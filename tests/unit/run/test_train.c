@@ -166,7 +166,7 @@ static void sealed_copy_of_a_later_step_is_removed_when_a_run_goes_back(void **s
   CLV_AUTO(clv_seal_key_done) clv_seal_key key = {0};
   CLV_AUTO(clv_stores_freep) clv_stores *stores = NULL;
   const clv_run_options resume_from_3 = {.resume = true, .checkpoint = "3"};
-  clv_escrow_place copy_place;
+  clv_escrow_location copy_place;
   char id[33];
   uint64_t bytes;
   clv_err err = {0};
@@ -174,10 +174,10 @@ static void sealed_copy_of_a_later_step_is_removed_when_a_run_goes_back(void **s
   assert_ok(clv_session_config_parse("s.yaml", session, strlen(session), &overrides, &c, &err),
             &err);
   train_to_step_7(c);
-  assert_ok(clv_run_escrow_place(c, id, &copy_place, &err), &err);
+  assert_ok(clv_run_find_escrow_location(c, id, &copy_place, &err), &err);
   assert_ok(clv_seal_key_read(c->checkpoint.escrow.key, &key, &err), &err);
   assert_ok(clv_stores_new(c, &stores, &err), &err);
-  assert_ok(clv_escrow_write(&copy_place, &key, "runs/sealed", 7, stores, NULL, &bytes, &err),
+  assert_ok(clv_escrow_write_copy(&copy_place, &key, "runs/sealed", 7, stores, NULL, &bytes, &err),
             &err);
   assert_int_equal(clv_escrow_newest_step(&copy_place), 7);
   CLV_AUTO(clv_run_done) clv_run r = {.config = c, .o = &resume_from_3};
@@ -310,7 +310,7 @@ static void early_stop_comes_at_the_same_step_with_the_same_bits_after_a_resume(
   CLV_AUTO(clv_run_done) clv_run again = {.config = d, .o = &resume};
   open_run(&again);
   restore_run(&again, 12);
-  assert_int_equal(again.steps.stopping.n_without_improvement, 1);
+  assert_int_equal(again.steps.early_stopping_state.n_without_improvement, 1);
   assert_ok(clv_run_loop(&again, &err), &err);
   assert_int_equal(clv_trainer_step_count(again.trainer), 15);
   assert_same_files("runs/one/checkpoint-15", "runs/two/checkpoint-15");

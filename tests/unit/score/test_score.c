@@ -27,7 +27,7 @@ static void three_class_scores_match_hand_computation(void **state) {
   static const int64_t y[] = {0, 1, 0, 2, 2, -100};
   static const uint64_t confusion[] = {1, 1, 0, 0, 1, 0, 1, 0, 1};
   clv_score_options o = {
-      .score_bits = ALL_SCORES, .n_classes = 3, .has_ignored = true, .ignored_label = -100};
+      .score_bits = ALL_SCORES, .n_classes = 3, .has_ignored_label = true, .ignored_label = -100};
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
   (void)state;
   assert_ok(clv_score_new(&o, &s, &err), &err);
@@ -82,12 +82,12 @@ static void absent_classes_are_left_out_of_averages(void **state) {
   CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
   NEAR(r.values[CLV_VALUE_F1_MACRO], 1);
   assert_true(isnan(r.values[CLV_VALUE_AUC]));
-  clv_scores_line(&r, &line);
+  clv_scores_append_line(&r, &line);
   assert_non_null(strstr(line.data, "F1 micro 1.0000, macro 1.0000, AUC not defined"));
-  clv_scores_json(&r, NULL, NULL, &json);
+  clv_scores_append_json(&r, NULL, NULL, &json);
   assert_non_null(strstr(json.data, "\"auc\":null"));
   assert_non_null(strstr(json.data, "\"confusion\":[[2,0,0,0],[0,0,0,0],"));
-  clv_scores_table(&r, NULL, NULL, &table);
+  clv_scores_append_table(&r, NULL, NULL, &table);
   assert_null(strstr(table.data, "\n     1  1 "));
 }
 
@@ -97,7 +97,7 @@ static void invalid_options_and_labels_are_refused(void **state) {
   static const float x[2] = {0};
   (void)state;
   assert_int_equal(clv_score_new(&o, &s, &err), CLV_INVALID);
-  o.n_classes = CLV_SCORE_MAX_CONFUSION + 1;
+  o.n_classes = CLV_SCORE_MAX_CONFUSION_CLASSES + 1;
   assert_int_equal(clv_score_new(&o, &s, &err), CLV_INVALID);
   o.n_classes = 2;
   assert_ok(clv_score_new(&o, &s, &err), &err);
@@ -208,12 +208,12 @@ static void the_records_with_the_largest_losses_are_kept_in_order(void **state) 
         clv_score_add_targets(s, 100 + i, (float[]){(float)(i * 7 % 30), 0}, (float[]){0, 0}, &err),
         &err);
   CLV_AUTO(clv_scores_done) clv_scores r = finish_score(s);
-  assert_int_equal(r.n_worst, CLV_SCORE_N_WORST);
-  for (size_t i = 0; i < r.n_worst; i++) {
-    assert_true(r.worst[i].loss == (double)(29 - i));
-    assert_int_equal((r.worst[i].record - 100) * 7 % 30, 29 - i);
+  assert_int_equal(r.n_worst_records, CLV_SCORE_MAX_WORST_RECORDS);
+  for (size_t i = 0; i < r.n_worst_records; i++) {
+    assert_true(r.worst_records[i].loss == (double)(29 - i));
+    assert_int_equal((r.worst_records[i].record - 100) * 7 % 30, 29 - i);
   }
-  clv_scores_json_worst(&r, NULL, NULL, NULL, false, &json);
+  clv_scores_append_worst_json(&r, NULL, NULL, NULL, false, &json);
   assert_non_null(strstr(json.data, "{\"id\":\"117\",\"loss\":29},\n{\"id\":"));
 }
 

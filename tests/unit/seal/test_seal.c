@@ -30,10 +30,10 @@ static const char *seal_file(const char *file, const char *name, size_t len, siz
   uint8_t *data = malloc(len + 1);
   assert_non_null(data);
   for (size_t i = 0; i < len; i++) data[i] = get_data_byte(i);
-  assert_ok(clv_sealed_begin(at(file), &key, name, &w, &err), &err);
+  assert_ok(clv_sealed_writer_begin(at(file), &key, name, &w, &err), &err);
   for (size_t i = 0; i < len; i += chunk_bytes)
-    assert_ok(clv_sealed_put(w, data + i, CLV_MIN(chunk_bytes, len - i), &err), &err);
-  assert_ok(clv_sealed_finish(w, &err), &err);
+    assert_ok(clv_sealed_writer_add(w, data + i, CLV_MIN(chunk_bytes, len - i), &err), &err);
+  assert_ok(clv_sealed_writer_finish(w, &err), &err);
   free(data);
   return at(file);
 }
@@ -44,21 +44,26 @@ static clv_code check_sealed_file(const char *path, const char *name, const clv_
   CLV_AUTO(clv_sealed_reader_freep) clv_sealed_reader *r = NULL;
   const void *data;
   *ret = 0;
-  CLV_TRY(clv_sealed_open(path, file_key, name, &r, err));
+  CLV_TRY(clv_sealed_reader_open(path, file_key, name, &r, err));
   for (size_t n = 1; n; *ret += n) {
-    CLV_TRY(clv_sealed_next(r, &data, &n, err));
+    CLV_TRY(clv_sealed_reader_next(r, &data, &n, err));
     for (size_t i = 0; i < n; i++)
       assert_int_equal(((const uint8_t *)data)[i], get_data_byte(*ret + i));
   }
-  assert_int_equal(*ret, clv_sealed_bytes(r));
+  assert_int_equal(*ret, clv_sealed_reader_data_bytes(r));
   return CLV_OK;
 }
 
 static void every_size_is_read_back(void **state) {
   (void)state;
-  static const size_t sizes[] = {
-      0,     1, 4095, CLV_SEAL_FRAME - 1, CLV_SEAL_FRAME, CLV_SEAL_FRAME + 1, 3 * CLV_SEAL_FRAME,
-      300001};
+  static const size_t sizes[] = {0,
+                                 1,
+                                 4095,
+                                 CLV_SEAL_FRAME_BYTES - 1,
+                                 CLV_SEAL_FRAME_BYTES,
+                                 CLV_SEAL_FRAME_BYTES + 1,
+                                 3 * CLV_SEAL_FRAME_BYTES,
+                                 300001};
   for (size_t i = 0; i < CLV_COUNT(sizes); i++)
     for (int k = 0; k < 2; k++) {
       clv_err err;
@@ -77,8 +82,8 @@ static void unfinished_file_is_removed(void **state) {
   (void)state;
   clv_err err;
   clv_sealed_writer *w = NULL;
-  assert_ok(clv_sealed_begin(at("none"), &key, "x", &w, &err), &err);
-  assert_ok(clv_sealed_put(w, "abc", 3, &err), &err);
+  assert_ok(clv_sealed_writer_begin(at("none"), &key, "x", &w, &err), &err);
+  assert_ok(clv_sealed_writer_add(w, "abc", 3, &err), &err);
   clv_sealed_writer_free(w);
   assert_int_equal(access(at("none.tmp"), F_OK), -1);
   assert_int_equal(access(at("none"), F_OK), -1);
@@ -114,11 +119,12 @@ static void every_truncation_is_refused(void **state) {
   for (size_t n = 0; n < file.len; n++) assert_refused(file.data, n, "a truncation", n);
   clv_bytes_add(&file, "", 1);
   assert_refused(file.data, file.len, "a further byte", file.len);
-  assert_ok(clv_file_read(seal_file("file", "x", 3 * CLV_SEAL_FRAME, 4096), 1 << 20, &large, &err),
-            &err);
+  assert_ok(
+      clv_file_read(seal_file("file", "x", 3 * CLV_SEAL_FRAME_BYTES, 4096), 1 << 20, &large, &err),
+      &err);
   for (size_t k = 0; k < 3; k++)
     for (size_t by = 0; by < 40; by++)
-      assert_refused(large.data, CLV_SEAL_HEADER_BYTES + k * CLV_SEAL_STORED_BYTES + by,
+      assert_refused(large.data, CLV_SEAL_HEADER_BYTES + k * CLV_SEAL_ENCRYPTED_FRAME_BYTES + by,
                      "a truncation between frames", k);
 }
 
@@ -126,20 +132,22 @@ static void exchanged_frames_are_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0}, other = {0};
   clv_err err;
-  static uint8_t saved_frame[CLV_SEAL_STORED_BYTES];
-  assert_ok(clv_file_read(seal_file("file", "x", 3 * CLV_SEAL_FRAME, 4096), 1 << 20, &file, &err),
-            &err);
-  assert_ok(clv_file_read(seal_file("other", "x", 3 * CLV_SEAL_FRAME, 4096), 1 << 20, &other, &err),
-            &err);
+  static uint8_t saved_frame[CLV_SEAL_ENCRYPTED_FRAME_BYTES];
+  assert_ok(
+      clv_file_read(seal_file("file", "x", 3 * CLV_SEAL_FRAME_BYTES, 4096), 1 << 20, &file, &err),
+      &err);
+  assert_ok(
+      clv_file_read(seal_file("other", "x", 3 * CLV_SEAL_FRAME_BYTES, 4096), 1 << 20, &other, &err),
+      &err);
   char *first_frame = file.data + CLV_SEAL_HEADER_BYTES,
-       *second_frame = first_frame + CLV_SEAL_STORED_BYTES;
+       *second_frame = first_frame + CLV_SEAL_ENCRYPTED_FRAME_BYTES;
   memcpy(saved_frame, first_frame, sizeof saved_frame);
   memcpy(first_frame, second_frame, sizeof saved_frame);
   memcpy(second_frame, saved_frame, sizeof saved_frame);
   assert_refused(file.data, file.len, "an exchange of frames", 0);
   memcpy(second_frame, first_frame, sizeof saved_frame);
   memcpy(first_frame, saved_frame, sizeof saved_frame);
-  memcpy(second_frame, other.data + CLV_SEAL_HEADER_BYTES + CLV_SEAL_STORED_BYTES,
+  memcpy(second_frame, other.data + CLV_SEAL_HEADER_BYTES + CLV_SEAL_ENCRYPTED_FRAME_BYTES,
          sizeof saved_frame);
   assert_refused(file.data, file.len, "a frame of another file", 1);
 }
@@ -158,14 +166,14 @@ static void other_versions_and_files_are_named(void **state) {
   (void)state;
   clv_err err;
   char id[17], text[128] = "CLVSEAL\2";
-  assert_int_equal(clv_sealed_key_id(write_scratch_file("v2", text, sizeof text), id, &err),
+  assert_int_equal(clv_sealed_read_key_id(write_scratch_file("v2", text, sizeof text), id, &err),
                    CLV_UNIMPLEMENTED);
   assert_says(&err, "version 2 of the format, expected 1");
   memset(text, 'a', sizeof text);
-  assert_int_equal(clv_sealed_key_id(write_scratch_file("text", text, sizeof text), id, &err),
+  assert_int_equal(clv_sealed_read_key_id(write_scratch_file("text", text, sizeof text), id, &err),
                    CLV_DATA_LOSS);
   assert_says(&err, "no sealed file");
-  assert_int_equal(clv_sealed_key_id(at("nowhere"), id, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_sealed_read_key_id(at("nowhere"), id, &err), CLV_NOT_FOUND);
 }
 
 /* ---- keys of encrypted files ----------------------------------------------------------------- */
@@ -182,7 +190,7 @@ static void wrong_key_is_named_with_the_right_one(void **state) {
   assert_says(&err, key.id);
   assert_says(&err, other.id);
   assert_says(&err, "other.key");
-  assert_ok(clv_sealed_key_id(path, id, &err), &err);
+  assert_ok(clv_sealed_read_key_id(path, id, &err), &err);
   assert_string_equal(id, key.id);
 }
 

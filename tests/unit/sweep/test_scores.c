@@ -78,7 +78,7 @@ static sweep_work make_sweep(sweep_run *runs, size_t n_runs, size_t n_points,
   static char *values[] = {"1", "x,y", "2", "[\"q\"]", "3", "z"};
   static clv_session_config base_config = {.name = "s"};
   return (sweep_work){.o = o,
-                      .base = &base_config,
+                      .base_session = &base_config,
                       .points = {.keys = keys, .n_keys = 2, .values = values, .n_points = n_points},
                       .runs = runs,
                       .n_runs = n_runs,
@@ -88,14 +88,21 @@ static sweep_work make_sweep(sweep_run *runs, size_t n_runs, size_t n_points,
 static void table_lists_best_runs_first_and_unfinished_runs_last(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
-  sweep_run runs[] = {
-      {.point = 0, .state = SWEEP_RUN_FINISHED, .value = 0.5, .step = 8, .folder = "runs/s-001"},
-      {.point = 1,
-       .state = SWEEP_RUN_FAILED,
-       .value = 0.99,
-       .exit_code = 9,
-       .folder = "runs/s-002"},
-      {.point = 2, .state = SWEEP_RUN_FINISHED, .value = 0.75, .step = 4, .folder = "runs/s-003"}};
+  sweep_run runs[] = {{.point_index = 0,
+                       .state = SWEEP_RUN_FINISHED,
+                       .value = 0.5,
+                       .step = 8,
+                       .folder = "runs/s-001"},
+                      {.point_index = 1,
+                       .state = SWEEP_RUN_FAILED,
+                       .value = 0.99,
+                       .exit_code = 9,
+                       .folder = "runs/s-002"},
+                      {.point_index = 2,
+                       .state = SWEEP_RUN_FINISHED,
+                       .value = 0.75,
+                       .step = 4,
+                       .folder = "runs/s-003"}};
   clv_sweep_options o = {.format = CLV_SWEEP_CSV};
   sweep_work s = make_sweep(runs, 3, 3, &o);
   assert_ok(sweep_table_format(&s, &out, &err), &err);
@@ -116,10 +123,10 @@ static void table_lists_best_runs_first_and_unfinished_runs_last(void **state) {
 static void folds_have_a_mean_once_all_are_finished(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
-  sweep_run runs[] = {{.point = 0, .fold = 1, .state = SWEEP_RUN_FINISHED, .value = 0.5},
-                      {.point = 0, .fold = 2, .state = SWEEP_RUN_FINISHED, .value = 0.75},
-                      {.point = 1, .fold = 1, .state = SWEEP_RUN_FINISHED, .value = 1},
-                      {.point = 1, .fold = 2, .state = SWEEP_RUN_WAITS, .value = 1}};
+  sweep_run runs[] = {{.point_index = 0, .fold = 1, .state = SWEEP_RUN_FINISHED, .value = 0.5},
+                      {.point_index = 0, .fold = 2, .state = SWEEP_RUN_FINISHED, .value = 0.75},
+                      {.point_index = 1, .fold = 1, .state = SWEEP_RUN_FINISHED, .value = 1},
+                      {.point_index = 1, .fold = 2, .state = SWEEP_RUN_WAITING, .value = 1}};
   clv_sweep_options o = {.format = CLV_SWEEP_CSV, .folds = 2};
   sweep_work s = make_sweep(runs, 4, 2, &o);
   assert_ok(sweep_table_format(&s, &out, &err), &err);

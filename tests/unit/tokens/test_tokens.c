@@ -16,9 +16,9 @@ static const struct {
   clv_tokenizer_options options;
 } tokenizers[] = {
     {"pieces", "pieces.txt", {0}},
-    {"cased", "pieces.txt", {.keep_case = true}},
+    {"cased", "pieces.txt", {.keeps_case = true}},
     {"lower-accents", "pieces.txt", {.accents = CLV_ACCENTS_KEEP}},
-    {"cased-stripped", "pieces.txt", {.keep_case = true, .accents = CLV_ACCENTS_STRIP}},
+    {"cased-stripped", "pieces.txt", {.keeps_case = true, .accents = CLV_ACCENTS_STRIP}},
     {"gpt2", "gpt2.json", {0}},
     {"roberta", "roberta.json", {0}},
     {"llama3", "llama3.json", {0}},
@@ -270,7 +270,7 @@ static void normalizer_that_grows_a_text_without_bound_is_stopped(void **state) 
 static void special_tokens_and_truncation_are_read(void **state) {
   static const struct {
     const char *name;
-    clv_tokenizer_ends ends;
+    clv_tokenizer_end_settings ends;
   } cases[] = {{"qwen2", {-1, -1, -1, 0}},
                {"byte_level", {-1, -1, -1, 0}},
                {"roberta_ends", {256, 258, -1, 0}},
@@ -289,7 +289,7 @@ static void special_tokens_and_truncation_are_read(void **state) {
     snprintf(path, sizeof path, "tests/fuzz/corpus/tokenizer/%s", cases[i].name);
     must(clv_file_read(path, 1 << 20, &file, &err), &err);
     must(clv_tokenizer_parse_json(file.data, strlen(file.data), "tokenizer.json", &t, &err), &err);
-    clv_tokenizer_ends got = clv_tokenizer_ends_of(t), want = cases[i].ends;
+    clv_tokenizer_end_settings got = clv_tokenizer_get_end_settings(t), want = cases[i].ends;
     if (got.before != want.before || got.after != want.after || got.pad_id != want.pad_id ||
         got.max_tokens != want.max_tokens)
       fail_msg("%s: %d %d %d %d", cases[i].name, got.before, got.after, got.pad_id,

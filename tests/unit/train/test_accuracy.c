@@ -23,7 +23,7 @@ static void binary_predictions_use_the_loss_threshold(void **state) {
   assert_int_equal(clv_count_correct_binary(CLV_LOSS_BCE, probabilities, labels, 4, 1), 3);
   assert_int_equal(
       clv_count_correct_binary(CLV_LOSS_BCE_WITH_LOGITS, logits, labels_of_logits, 4, 1), 3);
-  assert_false(clv_is_positive(CLV_LOSS_BCE, NAN));
+  assert_false(clv_is_positive_output(CLV_LOSS_BCE, NAN));
 }
 
 /* A record with several outputs is correct if all of them are. */

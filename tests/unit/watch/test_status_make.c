@@ -136,12 +136,12 @@ static void two_replies_give_link_rates(void **state) {
   (void)state;
   clv_status_worker w = make_status(0, true);
   const clv_status_link *l = &w.sessions[0].links[0];
-  assert_near(l->in_per_s, 1000);
+  assert_near(l->bytes_in_per_s, 1000);
   assert_near(l->round_trip_s, 0.082);
   assert_near(l->receiving_share, 0.2); /* a share of the two seconds between the replies */
-  assert_near(l->link_in_per_s, 2e6);
+  assert_near(l->transfer_bytes_in_per_s, 2e6);
   assert_near(l->waiting_share, 0.3); /* a share of the second that the thread reports */
-  assert_near(l->awaits_per_s, 2);
+  assert_near(l->waits_per_s, 2);
   assert_near(l->sending_share, 0); /* 0, because the other worker has sent no earlier reply */
   assert_true(l->n_outages == 2 && l->last_outage_age_s == 1.5);
   assert_true(l->last_outage_s == 0.25 && l->outage_s == 0.125);
@@ -155,7 +155,7 @@ static void peer_rates_need_two_measurements(void **state) {
   links[BEFORE][0].last_pong_ns = 1000000000;
   const clv_status_link l = make_status(0, true).sessions[0].links[0];
   assert_near(l.sending_share, 0.25);
-  assert_near(l.link_out_per_s, 4e6);
+  assert_near(l.transfer_bytes_out_per_s, 4e6);
 }
 
 static void assert_module(const clv_status_module *m, const char *name, bool is_stage) {
@@ -201,11 +201,11 @@ static void new_session_rates_count_from_its_start(void **state) {
   (void)state;
   clv_status_worker w = make_status(0, false);
   assert_near(w.interval_s, 12);
-  assert_near(w.sessions[0].links[0].in_per_s, 3000 / 4.0);
+  assert_near(w.sessions[0].links[0].bytes_in_per_s, 3000 / 4.0);
   assert_near(w.sessions[0].busy_share, 0.75);
   free_replies(NULL);
   sessions[NOW][0].attempt_number = 2;
-  assert_near(make_status(0, true).sessions[0].links[0].in_per_s, 3000 / 4.0);
+  assert_near(make_status(0, true).sessions[0].links[0].bytes_in_per_s, 3000 / 4.0);
   free_replies(NULL);
   sessions[NOW][0].attempt_number = 0;
   memset(&replies[NOW].incarnation, 1, sizeof replies[NOW].incarnation);
@@ -219,7 +219,7 @@ static void counter_reset_yields_zero_rate(void **state) {
   replies[NOW].uptime_ms = 1;
   clv_status_worker w = make_status(0, true);
   assert_near(w.interval_s, 0);
-  assert_near(w.sessions[0].links[0].in_per_s, 0);
+  assert_near(w.sessions[0].links[0].bytes_in_per_s, 0);
   assert_near(w.sessions[0].busy_share, 0);
   assert_near(w.sessions[0].idle_share, 0.8);
 }
