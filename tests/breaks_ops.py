@@ -162,5 +162,5 @@ of("common/model/graph/plan_backward.c", SEQUENCE,
    a_weight_part_runs_before_its_values_are_there=("static clv_code add_node_backward_steps(", "is_last = dw && q->kernel->weight_part_is_last", "is_last = false"))
 of("kernels/cpu/backend.c", SEQUENCE,
    recurrent_weights_are_never_deferred=("void clv_cpu_order_recurrent_grads(", "k->base.fused_grads = needs_dw && !needs_dx;", "k->base.fused_grads = needs_dw;"))
-of("kernels/cpu/gru.c", SEQUENCE,
+of("kernels/cpu/gru.c", "tests/ops/test_pair gru",
    the_gate_n_has_the_gradient_of_its_input=("static void copy_recurrent_grads(", "s->sums + i * h", "s->gates + (i * GATES + 2) * h"))

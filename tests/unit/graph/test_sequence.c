@@ -383,7 +383,8 @@ static void deferred_weight_part_of_recurrent_layers_gives_the_same_bits(void **
     run_backward_input(&split, first_call, false);
     run_backward_input(&split, second_call, false);
     assert_same_bytes(whole.din[0], split.din[0], whole.input_bytes[0], "input gradient");
-    assert_true(is_all_zero(get_gradient(&split, "1.weight_hh_l0"), 6 * 6 * 4));
+    /* the block still holds the NaN with which it began */
+    assert_true(isnan(*(const float *)get_gradient(&split, "1.weight_hh_l0")));
     memset(split.dout, 0xFF, split.output_bytes);
     fill_scratch_with_nan(&split);
     run_backward_weight(&split, first_call, false);
