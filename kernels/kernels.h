@@ -425,8 +425,10 @@ typedef struct clv_kernel_args {
   void *param[CLV_MAX_PARAMS];
   void *cache;          /* buffer of cache_bytes, filled by refresh; NULL in backward_weight */
   unsigned refresh_for; /* CLV_FOR_*: parts of the cache that refresh must fill */
-  void *saved;          /* buffer of saved_bytes, written by forward, read by backward */
-  void *scratch;        /* buffer of scratch_bytes; contents undefined before and after the call */
+  /* buffer of saved_bytes, written by forward, read by backward; backward_input may overwrite it
+   * with what backward_weight reads (weight_part_is_last) */
+  void *saved;
+  void *scratch; /* buffer of scratch_bytes; contents undefined before and after the call */
   const void *dout;
   void *din[CLV_MAX_IN]; /* gradients of the inputs, overwritten; NULL where need_dx is false */
   void *dparam[CLV_MAX_PARAMS]; /* gradients of the trainable slots; of batchnorm: slots 0 and 1 */
@@ -451,8 +453,8 @@ struct clv_kernel {
   clv_code (*forward)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
   /* Computes din from dout. NULL where no input can need a gradient. */
   clv_code (*backward_input)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
-  /* Computes dparam from dout. NULL for ops without parameters, and with `fused_grads`, because
-   * backward_input then writes dparam too. */
+  /* Computes dparam from dout, or from `saved` if weight_part_is_last. NULL for ops without
+   * parameters, and with `fused_grads`, because backward_input then writes dparam too. */
   clv_code (*backward_weight)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
   /* Optional. Recomputes out from in[0] and saved, with forward's bits, and changes nothing else. A
    * kernel that has it makes one pass over the values, so the plan does not keep the output until
@@ -469,6 +471,9 @@ struct clv_kernel {
   unsigned saved_flags_for_dw;
   size_t saved_bytes, scratch_bytes, cache_bytes;
   bool fused_grads;
+  /* backward_weight reads from `saved` what backward_input has written there, and does not read
+   * dout. So a plan runs backward_input first. false: either may run first. */
+  bool weight_part_is_last;
   bool in_place; /* out may be the same memory as in[0] (same layout and size) */
   /* bit i: din[i] may be the same memory as dout, for one i at a time */
   unsigned din_in_place_mask;
@@ -502,7 +507,7 @@ typedef struct clv_extent {
   size_t at, n;
 } clv_extent;
 
-enum { CLV_KERNELS_ABI = 14 };
+enum { CLV_KERNELS_ABI = 15 };
 
 typedef struct clv_backend clv_backend;
 

@@ -155,3 +155,12 @@ of("common/model/config/session.c", "tests/unit/config/test_errors",
    a_key_goes_with_any_loss=("static clv_code check_loss_keys(", "if (!keys[i].is_given ||", "if (true ||"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    a_device_cannot_say_why_focal_refuses=("static clv_code make_fault_error(", "{CLV_OP_FOCAL, refuse_label},", ""))
+
+# ---- weight parts that read what the input part has left -----------------------------------------
+SEQUENCE = "tests/unit/graph/test_sequence deferred_weight_part"
+of("common/model/graph/plan_backward.c", SEQUENCE,
+   a_weight_part_runs_before_its_values_are_there=("static clv_code add_node_backward_steps(", "is_last = dw && q->kernel->weight_part_is_last", "is_last = false"))
+of("kernels/cpu/backend.c", SEQUENCE,
+   recurrent_weights_are_never_deferred=("void clv_cpu_order_recurrent_grads(", "k->base.fused_grads = needs_dw && !needs_dx;", "k->base.fused_grads = needs_dw;"))
+of("kernels/cpu/gru.c", "tests/ops/test_pair gru",
+   the_gate_n_has_the_gradient_of_its_input=("static void copy_recurrent_grads(", "s->sums + i * h", "s->gates + (i * GATES + 2) * h"))

@@ -36,6 +36,17 @@ clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, i
   return CLV_OK;
 }
 
+void clv_cpu_order_recurrent_grads(cpu_kernel *k,
+                                   clv_code (*weight_part)(clv_kernel *, const clv_kernel_args *,
+                                                           clv_err *)) {
+  bool needs_dw = k->d.need_dw, needs_dx = k->d.need_dx[0];
+  k->base.fused_grads = needs_dw && !needs_dx;
+  k->base.weight_part_is_last = needs_dw && needs_dx;
+  k->base.backward_weight = k->base.weight_part_is_last ? weight_part : NULL;
+  k->base.saved_flags = needs_dw ? CLV_SAVE_IN0 : 0;
+  k->base.saved_flags_for_dw = k->base.weight_part_is_last ? CLV_SAVE_IN0 : 0;
+}
+
 int clv_cpu_offered_block(const clv_node_desc *d) {
   int b = clv_layout_block(d->offered_block[0]);
   if (d->in[0].rank == 4 && clv_layout_is_channels_last(d->offered_block[0]))

@@ -42,6 +42,14 @@ typedef clv_code cpu_prepare_fn(const clv_node_desc *d, clv_kernel **ret, clv_er
 clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, int out_block,
                             void *ret_pp, clv_err *err) CLV_USE_RESULT;
 
+/* Sets how lstm or gru, whose weight part reads what the input part has left in `saved`, orders the
+ * two. If a gradient of the input is wanted, a plan runs the input part and later `weight_part`.
+ * Otherwise a plan would not run the input part, so the kernel has fused_grads: its backward_input
+ * must then call the weight part. The weight part reads in[0]. */
+void clv_cpu_order_recurrent_grads(cpu_kernel *k,
+                                   clv_code (*weight_part)(clv_kernel *, const clv_kernel_args *,
+                                                           clv_err *));
+
 /* Returns the f32 layout of an op that gives the same bits in any layout: the layout that is
  * offered for in[0], or 1 if in[0] is not of rank 4. */
 int clv_cpu_offered_block(const clv_node_desc *d);

@@ -3,7 +3,9 @@
  * gru. Its buffers have the steps outermost, [T, N, ...], as in lstm. The input needs one product
  * over all steps, the recurrence a small product for each step. Between these products runs a
  * vectorised loop over the gates. The gates of one row are [r z n], each of H values. Forward saves
- * not only h but also the sum W_hn h + b_hn, because the gate r multiplies this sum.
+ * not only h but also the sum W_hn h + b_hn, because the gate r multiplies this sum. The input part
+ * of backward writes gradients over the saved gates and sums, and the weight part reads them there,
+ * as in lstm.
  */
 #include "kernels/cpu/math_int.h"
 
@@ -19,7 +21,8 @@ typedef struct gru_kernel {
 /* Values of one layer that forward saves. */
 typedef struct gru_trace {
   float *gates;  /* r, z and n, after their functions, [T, N, 3H] */
-  float *sums;   /* W_hn h + b_hn, [T, N, H] */
+  float *sums;   /* W_hn h + b_hn, [T, N, H]; after the input part of backward the gradients of
+                  * both: of W_ih x + b_ih in gates, of these sums here */
   float *hidden; /* h, [T, N, H] */
 } gru_trace;
 
@@ -61,7 +64,8 @@ typedef struct step_job {
   const float *bias, *h_bias; /* b_ih and b_hh, [3H]; zeros without biases */
   const float *previous_h;    /* h of the step before, in rows `previous_h_stride` apart */
   size_t previous_h_stride;
-  float *gates, *sums, *hidden; /* trace of this step */
+  float *gates, *sums, *hidden; /* trace of this step; backward overwrites gates and sums with
+                                 * their gradients */
   const float *h_product;       /* W_hh h of this step, [N, 3H] */
   float *out; /* output of this step, in row-major [N, T, H]; NULL: not the last layer */
   /* backward: gradient of h from outside the layer */
@@ -70,7 +74,7 @@ typedef struct step_job {
   /* backward: gradient of h from the following step; on return, the part of the gradient of h that
    * passes the gate z to the step before */
   float *dh;
-  float *dgates_ih, *dgates_hh; /* backward: as in backward_buffers, of this step */
+  float *dgates_hh; /* backward: gradient of W_hh h + b_hh of this step, [N, 3H] */
 } step_job;
 
 CPU_INLINE void compute_cell_row_body(float *gates, const float *h_product, const step_job *j,
@@ -91,19 +95,19 @@ CPU_INLINE void compute_cell_row_body(float *gates, const float *h_product, cons
   }
 }
 
-CPU_INLINE void compute_cell_row_grads_body(const float *gates, const float *sums,
-                                            const float *previous_h, const float *outside_dh,
-                                            float *dh, float *dgates_ih, float *dgates_hh,
+/* Replaces the gates and the sums of a row by their gradients. */
+CPU_INLINE void compute_cell_row_grads_body(float *gates, float *sums, const float *previous_h,
+                                            const float *outside_dh, float *dh, float *dgates_hh,
                                             size_t h) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < h; i++) {
     float r = gates[i], z = gates[h + i], n = gates[2 * h + i], d = outside_dh[i] + dh[i];
     float dn = d * (1 - z) * (1 - n * n), dr = dn * sums[i] * r * (1 - r);
     float dz = d * (previous_h[i] - n) * z * (1 - z);
-    dgates_ih[i] = dgates_hh[i] = dr;
-    dgates_ih[h + i] = dgates_hh[h + i] = dz;
-    dgates_ih[2 * h + i] = dn;
-    dgates_hh[2 * h + i] = dn * r;
+    gates[i] = dgates_hh[i] = dr;
+    gates[h + i] = dgates_hh[h + i] = dz;
+    gates[2 * h + i] = dn;
+    sums[i] = dgates_hh[2 * h + i] = dn * r;
     dh[i] = d * z;
   }
 }
@@ -113,9 +117,9 @@ CPU_CLONES(compute_cell_row,
             float *sums, float *hidden, size_t h),
            (gates, h_product, j, previous_h, sums, hidden, h))
 CPU_CLONES(compute_cell_row_grads,
-           (const float *gates, const float *sums, const float *previous_h, const float *outside_dh,
-            float *dh, float *dgates_ih, float *dgates_hh, size_t h),
-           (gates, sums, previous_h, outside_dh, dh, dgates_ih, dgates_hh, h))
+           (float *gates, float *sums, const float *previous_h, const float *outside_dh, float *dh,
+            float *dgates_hh, size_t h),
+           (gates, sums, previous_h, outside_dh, dh, dgates_hh, h))
 
 static void run_cell_rows(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
@@ -132,10 +136,9 @@ static void run_cell_rows_back(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
   size_t h = j->k->h;
   for (size_t n = begin; n < end; n++)
-    compute_cell_row_grads(j->gates + n * GATES * h, j->sums + n * h,
-                           j->previous_h + n * j->previous_h_stride,
-                           j->outside_dh + n * j->outside_dh_stride, j->dh + n * h,
-                           j->dgates_ih + n * GATES * h, j->dgates_hh + n * GATES * h, h);
+    compute_cell_row_grads(
+        j->gates + n * GATES * h, j->sums + n * h, j->previous_h + n * j->previous_h_stride,
+        j->outside_dh + n * j->outside_dh_stride, j->dh + n * h, j->dgates_hh + n * GATES * h, h);
 }
 
 static void run_step(const gru_kernel *k, step_job *j, clv_cpu_range_fn *rows) {
@@ -212,19 +215,20 @@ static clv_code gru_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
 /* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct backward_buffers {
-  float *dgates_ih, *dgates_hh; /* gradients of W_ih x + b_ih and of W_hh h + b_hh, [T, N, 3H] */
-  float *dx;                    /* gradient of a layer's input, [T, N, F or H] */
-  float *x;                     /* input of the first layer, [T, N, F] */
-  float *dh;                    /* gradient of h of one step, [N, H] */
-  float *zeros;                 /* [H] zeros */
-  float *sums;                  /* [3H] column sums */
+  /* gradient of W_hh h + b_hh: of one step, [N, 3H], in the input part; of all steps, [T, N, 3H],
+   * in the weight part */
+  float *dgates_hh;
+  float *dx;    /* gradient of a layer's input, [T, N, F or H] */
+  float *x;     /* input of the first layer, [T, N, F]; in the weight part */
+  float *dh;    /* gradient of h of one step, [N, H] */
+  float *zeros; /* [H] zeros */
+  float *sums;  /* [3H] column sums */
 } backward_buffers;
 
 static size_t max_width(const gru_kernel *k) { return CLV_MAX(k->f, k->h); }
 
 static backward_buffers lay_out_backward(const gru_kernel *k, const clv_kernel_args *a) {
-  backward_buffers p = {.dgates_ih = a->scratch};
-  p.dgates_hh = p.dgates_ih + count_rows(k) * GATES * k->h;
+  backward_buffers p = {.dgates_hh = a->scratch};
   p.dx = p.dgates_hh + count_rows(k) * GATES * k->h;
   p.x = p.dx + count_rows(k) * max_width(k);
   p.dh = p.x + count_rows(k) * k->f;
@@ -234,11 +238,10 @@ static backward_buffers lay_out_backward(const gru_kernel *k, const clv_kernel_a
 }
 
 static size_t count_backward_floats(const gru_kernel *k) {
-  return count_rows(k) * (2 * GATES * k->h + max_width(k) + k->f) + (k->n + 1 + GATES) * k->h;
+  return count_rows(k) * (GATES * k->h + max_width(k) + k->f) + (k->n + 1 + GATES) * k->h;
 }
 
-/* Computes the gradients of the sums W_ih x + b_ih and W_hh h + b_hh of a layer, last step first.
- */
+/* Replaces a layer's gates and sums by their gradients, last step first. */
 static clv_code backward_steps(const gru_kernel *k, const clv_kernel_args *a, int layer,
                                const backward_buffers *p, clv_err *err) {
   gru_trace s = layer_trace(k, a, layer);
@@ -257,8 +260,7 @@ static clv_code backward_steps(const gru_kernel *k, const clv_kernel_args *a, in
         .outside_dh = is_last_layer ? (const float *)a->dout + t * k->h : p->dx + t * step_size,
         .outside_dh_stride = is_last_layer ? k->t * k->h : k->h,
         .dh = p->dh,
-        .dgates_ih = p->dgates_ih + t * GATES * step_size,
-        .dgates_hh = p->dgates_hh + t * GATES * step_size};
+        .dgates_hh = p->dgates_hh};
     run_step(k, &j, run_cell_rows_back);
     if (t)
       CLV_TRY(clv_cpu_gemm(&recurrent_product, j.dgates_hh, layer_param(k, a, layer, 1), 1, p->dh,
@@ -271,51 +273,73 @@ static void store_sums(float *dst, const float *src, size_t n, bool accumulate) 
   for (size_t i = 0; i < n; i++) dst[i] = accumulate ? dst[i] + src[i] : src[i];
 }
 
+/* Copies the gradient of W_hh h + b_hh of all steps to `dst`: that of the gates r and z is that of
+ * W_ih x + b_ih, in gates; that of the gate n is in sums. */
+static void copy_recurrent_grads(const gru_kernel *k, const gru_trace *s, float *dst) {
+  size_t h = k->h, rows = count_rows(k);
+  for (size_t i = 0; i < rows; i++) {
+    memcpy(dst + i * GATES * h, s->gates + i * GATES * h, 2 * h * sizeof *dst);
+    memcpy(dst + (i * GATES + 2) * h, s->sums + i * h, h * sizeof *dst);
+  }
+}
+
 /* Computes the gradients of a layer's parameters: dW_ih = dgates_ih^T x; dW_hh = dgates_hh^T h of
  * the step before, which is zero for the first step. The gradients of the biases are column sums.
- */
-static clv_code backward_weights(const gru_kernel *k, const clv_kernel_args *a, int layer,
-                                 const float *x, const backward_buffers *p, clv_err *err) {
+ * dgates_ih and dgates_hh are the gradients of W_ih x + b_ih and of W_hh h + b_hh. */
+static clv_code compute_layer_param_grads(const gru_kernel *k, const clv_kernel_args *a, int layer,
+                                          const float *x, const backward_buffers *p, clv_err *err) {
+  gru_trace s = layer_trace(k, a, layer);
   float *dw_ih = a->dparam[layer * k->slots], *dw_hh = a->dparam[layer * k->slots + 1];
   size_t gates = GATES * k->h, rows_after_first = count_rows(k) - k->n;
   float beta = a->accumulate ? 1 : 0;
   cpu_gemm input_product = make_gemm(gates, input_width(k, layer), count_rows(k));
   cpu_gemm recurrent_product = make_gemm(gates, k->h, rows_after_first);
   input_product.a_is_transposed = recurrent_product.a_is_transposed = true;
-  CLV_TRY(clv_cpu_gemm(&input_product, p->dgates_ih, x, beta, dw_ih, err));
+  copy_recurrent_grads(k, &s, p->dgates_hh);
+  CLV_TRY(clv_cpu_gemm(&input_product, s.gates, x, beta, dw_ih, err));
   if (rows_after_first)
-    CLV_TRY(clv_cpu_gemm(&recurrent_product, p->dgates_hh + k->n * gates,
-                         layer_trace(k, a, layer).hidden, beta, dw_hh, err));
+    CLV_TRY(
+        clv_cpu_gemm(&recurrent_product, p->dgates_hh + k->n * gates, s.hidden, beta, dw_hh, err));
   else if (!a->accumulate)
     memset(dw_hh, 0, gates * k->h * sizeof *dw_hh);
   for (int i = 2; i < k->slots; i++) {
-    clv_cpu_sum_columns(i == 2 ? p->dgates_ih : p->dgates_hh, count_rows(k), gates, p->sums, false);
+    clv_cpu_sum_columns(i == 2 ? s.gates : p->dgates_hh, count_rows(k), gates, p->sums, false);
     store_sums(a->dparam[layer * k->slots + i], p->sums, gates, a->accumulate);
   }
   return CLV_OK;
 }
 
+/* Computes the gradients of a layer's gates and sums, and of its input if that is wanted. */
 static clv_code backward_layer(const gru_kernel *k, const clv_kernel_args *a, int layer,
                                const backward_buffers *p, clv_err *err) {
-  const float *x = layer ? layer_trace(k, a, layer - 1).hidden : p->x;
   cpu_gemm input_product = make_gemm(count_rows(k), input_width(k, layer), GATES * k->h);
   CLV_TRY(backward_steps(k, a, layer, p, err));
-  if (k->k.d.need_dw) CLV_TRY(backward_weights(k, a, layer, x, p, err));
-  if (layer || a->din[0])
-    CLV_TRY(clv_cpu_gemm(&input_product, p->dgates_ih, layer_param(k, a, layer, 0), 0, p->dx, err));
+  if (!layer && !a->din[0]) return CLV_OK;
+  return clv_cpu_gemm(&input_product, layer_trace(k, a, layer).gates, layer_param(k, a, layer, 0),
+                      0, p->dx, err);
+}
+
+static clv_code gru_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const gru_kernel *k = (const gru_kernel *)base;
+  backward_buffers p = lay_out_backward(k, a);
+  clv_cpu_set_threads(k->k.threads);
+  transpose(a->in[0], k->n, k->t, k->f, p.x);
+  for (int layer = k->layers - 1; layer >= 0; layer--) {
+    const float *x = layer ? layer_trace(k, a, layer - 1).hidden : p.x;
+    CLV_TRY(compute_layer_param_grads(k, a, layer, x, &p, err));
+  }
   return CLV_OK;
 }
 
-static clv_code gru_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code gru_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const gru_kernel *k = (const gru_kernel *)base;
   backward_buffers p = lay_out_backward(k, a);
   clv_cpu_set_threads(k->k.threads);
   memset(p.zeros, 0, k->h * sizeof *p.zeros);
-  if (k->k.d.need_dw) transpose(a->in[0], k->n, k->t, k->f, p.x);
   for (int layer = k->layers - 1; layer >= 0; layer--)
     CLV_TRY(backward_layer(k, a, layer, &p, err));
   if (a->din[0]) transpose(p.dx, k->t, k->n, k->f, a->din[0]);
-  return CLV_OK;
+  return base->fused_grads ? gru_backward_weight(base, a, err) : CLV_OK;
 }
 
 static clv_code gru_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
@@ -328,9 +352,8 @@ static clv_code gru_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e
   k->layers = (int)d->attrs.layers;
   k->slots = d->attrs.bias ? 4 : 2;
   k->k.base.forward = gru_forward;
-  k->k.base.backward_input = k->k.has_backward ? gru_backward : NULL;
-  k->k.base.fused_grads = d->need_dw;
-  k->k.base.saved_flags = d->need_dw ? CLV_SAVE_IN0 : 0;
+  k->k.base.backward_input = k->k.has_backward ? gru_backward_input : NULL;
+  clv_cpu_order_recurrent_grads(&k->k, gru_backward_weight);
   k->k.base.saved_bytes = k->k.has_backward ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
   size_t n_floats =
       CLV_MAX(count_forward_floats(k), k->k.has_backward ? count_backward_floats(k) : 0);

@@ -5,8 +5,11 @@
  * needs one product over all steps, the recurrence a small product for each step. Between these
  * products runs a vectorised loop over the gates. The gates of one row are [i f g o], each of H
  * values. The weights' gradients use oneDNN too, unlike linear's, because OpenBLAS is no faster at
- * these sizes. In a session in bf16 the products may be those of pairs_int.h, whose factors are
- * rounded to bf16; the weights of the recurrence are then packed once for all steps.
+ * these sizes. The input part of backward writes the gradients of the gates over the saved gates,
+ * and the weight part reads them there. So the weight part may run later, after the gradient of the
+ * input has been sent to another host. In a session in bf16 the products may be those of
+ * pairs_int.h, whose factors are rounded to bf16; the weights of the recurrence are then packed
+ * once for all steps.
  */
 #include "kernels/cpu/choices_int.h"
 #include "kernels/cpu/math_int.h"
@@ -27,7 +30,9 @@ typedef struct lstm_kernel {
 
 /* Values of one layer that forward saves. */
 typedef struct lstm_trace {
-  float *gates;         /* i, f, g and o, after their functions, [T, N, 4H] */
+  /* i, f, g and o, after their functions, [T, N, 4H]; after the input part of backward their
+   * gradients, before the functions */
+  float *gates;
   float *cell, *hidden; /* c and h, [T, N, H] */
 } lstm_trace;
 
@@ -117,14 +122,14 @@ typedef struct step_job {
   const float *bias;          /* sum of both biases, [4H] */
   const float *previous_cell; /* c of the step before */
   size_t previous_cell_stride;
-  float *gates, *cell, *hidden; /* trace of this step */
+  /* trace of this step; backward overwrites gates with their gradients, [N, 4H] */
+  float *gates, *cell, *hidden;
   float *out; /* output of this step, in row-major [N, T, H]; NULL: not the last layer */
   /* backward: gradient of h from outside the layer */
   const float *outside_dh;
   size_t outside_dh_stride;
   const float *dh; /* backward: gradient of h from the following step */
-  float *dc;     /* backward: gradient of this step's c; on return, that of c of the step before */
-  float *dgates; /* backward: gradients of this step's gates, [N, 4H] */
+  float *dc; /* backward: gradient of this step's c; on return, that of c of the step before */
 } step_job;
 
 CPU_INLINE void compute_cell_row_body(float *gates, const float *bias, const float *previous_cell,
@@ -143,18 +148,19 @@ CPU_INLINE void compute_cell_row_body(float *gates, const float *bias, const flo
   }
 }
 
-CPU_INLINE void compute_cell_row_grads_body(const float *gates, const float *previous_cell,
+/* Replaces the gates of a row by their gradients. */
+CPU_INLINE void compute_cell_row_grads_body(float *gates, const float *previous_cell,
                                             const float *cell, const float *outside_dh,
-                                            const float *dh, float *dc, float *dgates, size_t h) {
+                                            const float *dh, float *dc, size_t h) {
   CPU_INDEPENDENT
   for (size_t j = 0; j < h; j++) {
     float i = gates[j], f = gates[h + j], g = gates[2 * h + j], o = gates[3 * h + j];
     float tanh_c = tanh_of(cell[j]), out = outside_dh[j] + dh[j];
     float c = dc[j] + out * o * (1 - tanh_c * tanh_c);
-    dgates[j] = c * g * i * (1 - i);
-    dgates[h + j] = c * previous_cell[j] * f * (1 - f);
-    dgates[2 * h + j] = c * i * (1 - g * g);
-    dgates[3 * h + j] = out * tanh_c * o * (1 - o);
+    gates[j] = c * g * i * (1 - i);
+    gates[h + j] = c * previous_cell[j] * f * (1 - f);
+    gates[2 * h + j] = c * i * (1 - g * g);
+    gates[3 * h + j] = out * tanh_c * o * (1 - o);
     dc[j] = c * f;
   }
 }
@@ -164,9 +170,9 @@ CPU_CLONES(compute_cell_row,
             size_t h),
            (gates, bias, previous_cell, cell, hidden, h))
 CPU_CLONES(compute_cell_row_grads,
-           (const float *gates, const float *previous_cell, const float *cell,
-            const float *outside_dh, const float *dh, float *dc, float *dgates, size_t h),
-           (gates, previous_cell, cell, outside_dh, dh, dc, dgates, h))
+           (float *gates, const float *previous_cell, const float *cell, const float *outside_dh,
+            const float *dh, float *dc, size_t h),
+           (gates, previous_cell, cell, outside_dh, dh, dc, h))
 
 static void run_cell_rows(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
@@ -185,7 +191,7 @@ static void run_cell_rows_back(void *arg, size_t begin, size_t end) {
   for (size_t n = begin; n < end; n++)
     compute_cell_row_grads(j->gates + n * GATES * h, j->previous_cell + n * j->previous_cell_stride,
                            j->cell + n * h, j->outside_dh + n * j->outside_dh_stride, j->dh + n * h,
-                           j->dc + n * h, j->dgates + n * GATES * h, h);
+                           j->dc + n * h, h);
 }
 
 static void run_step(const lstm_kernel *k, step_job *j, clv_cpu_range_fn *rows) {
@@ -264,19 +270,17 @@ static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
 /* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct backward_buffers {
-  float *dgates;  /* gradients of the gates, [T, N, 4H] */
   float *dx;      /* gradient of a layer's input, [T, N, F or H] */
-  float *x;       /* input of the first layer, [T, N, F] */
+  float *x;       /* input of the first layer, [T, N, F]; in the weight part */
   float *dh, *dc; /* gradients of h and c of one step, [N, H] */
   float *zeros;   /* [H] zeros */
-  float *sums;    /* column sums of dgates, [4H] */
+  float *sums;    /* column sums of the gates' gradients, [4H] */
 } backward_buffers;
 
 static size_t max_width(const lstm_kernel *k) { return CLV_MAX(k->f, k->h); }
 
 static backward_buffers lay_out_backward(const lstm_kernel *k, const clv_kernel_args *a) {
-  backward_buffers p = {.dgates = a->scratch};
-  p.dx = p.dgates + count_rows(k) * GATES * k->h;
+  backward_buffers p = {.dx = a->scratch};
   p.x = p.dx + count_rows(k) * max_width(k);
   p.dh = p.x + count_rows(k) * k->f;
   p.dc = p.dh + k->n * k->h;
@@ -286,10 +290,10 @@ static backward_buffers lay_out_backward(const lstm_kernel *k, const clv_kernel_
 }
 
 static size_t count_backward_floats(const lstm_kernel *k) {
-  return count_rows(k) * (GATES * k->h + max_width(k) + k->f) + (2 * k->n + 1 + GATES) * k->h;
+  return count_rows(k) * (max_width(k) + k->f) + (2 * k->n + 1 + GATES) * k->h;
 }
 
-/* Computes the gradients of a layer's gates, last step first. */
+/* Replaces a layer's gates by their gradients, last step first. */
 static clv_code backward_steps(const lstm_kernel *k, const clv_kernel_args *a, int layer,
                                const backward_buffers *p, clv_err *err) {
   lstm_trace s = layer_trace(k, a, layer);
@@ -309,11 +313,10 @@ static clv_code backward_steps(const lstm_kernel *k, const clv_kernel_args *a, i
         .outside_dh = is_last_layer ? (const float *)a->dout + t * k->h : p->dx + t * step_size,
         .outside_dh_stride = is_last_layer ? k->t * k->h : k->h,
         .dh = p->dh,
-        .dc = p->dc,
-        .dgates = p->dgates + t * GATES * step_size};
+        .dc = p->dc};
     run_step(k, &j, run_cell_rows_back);
     if (t)
-      CLV_TRY(multiply_packed(k, a, &recurrent_product, j.dgates, layer_param(k, a, layer, 1), 0,
+      CLV_TRY(multiply_packed(k, a, &recurrent_product, j.gates, layer_param(k, a, layer, 1), 0,
                               p->dh, err));
   }
   return CLV_OK;
@@ -323,51 +326,61 @@ static void store_sums(float *dst, const float *src, size_t n, bool accumulate) 
   for (size_t i = 0; i < n; i++) dst[i] = accumulate ? dst[i] + src[i] : src[i];
 }
 
-/* Computes the gradients of a layer's parameters: dW_ih = dgates^T x; dW_hh = dgates^T h of the
- * step before, which is zero for the first step. The gradients of both biases are the column sums
- * of dgates. */
-static clv_code backward_weights(const lstm_kernel *k, const clv_kernel_args *a, int layer,
-                                 const float *x, const backward_buffers *p, clv_err *err) {
+/* Computes the gradients of a layer's parameters from the gradients of its gates: dW_ih = dgates^T
+ * x; dW_hh = dgates^T h of the step before, which is zero for the first step. The gradients of both
+ * biases are the column sums of dgates. */
+static clv_code compute_layer_param_grads(const lstm_kernel *k, const clv_kernel_args *a, int layer,
+                                          const float *x, const backward_buffers *p, clv_err *err) {
+  lstm_trace s = layer_trace(k, a, layer);
   float *dw_ih = a->dparam[layer * k->slots], *dw_hh = a->dparam[layer * k->slots + 1];
   size_t gates = GATES * k->h, rows_after_first = count_rows(k) - k->n;
   float beta = a->accumulate ? 1 : 0;
   cpu_gemm input_product = make_gemm(gates, input_width(k, layer), count_rows(k));
   cpu_gemm recurrent_product = make_gemm(gates, k->h, rows_after_first);
   input_product.a_is_transposed = recurrent_product.a_is_transposed = true;
-  CLV_TRY(multiply(k, a, &input_product, p->dgates, x, beta, dw_ih, err));
+  CLV_TRY(multiply(k, a, &input_product, s.gates, x, beta, dw_ih, err));
   if (rows_after_first)
-    CLV_TRY(multiply(k, a, &recurrent_product, p->dgates + k->n * gates,
-                     layer_trace(k, a, layer).hidden, beta, dw_hh, err));
+    CLV_TRY(multiply(k, a, &recurrent_product, s.gates + k->n * gates, s.hidden, beta, dw_hh, err));
   else if (!a->accumulate)
     memset(dw_hh, 0, gates * k->h * sizeof *dw_hh);
   if (k->slots == 2) return CLV_OK;
-  clv_cpu_sum_columns(p->dgates, count_rows(k), gates, p->sums, false);
+  clv_cpu_sum_columns(s.gates, count_rows(k), gates, p->sums, false);
   for (int i = 2; i < 4; i++)
     store_sums(a->dparam[layer * k->slots + i], p->sums, gates, a->accumulate);
   return CLV_OK;
 }
 
+/* Computes the gradients of a layer's gates, and of its input if that is wanted. */
 static clv_code backward_layer(const lstm_kernel *k, const clv_kernel_args *a, int layer,
                                const backward_buffers *p, clv_err *err) {
-  const float *x = layer ? layer_trace(k, a, layer - 1).hidden : p->x;
   cpu_gemm input_product = make_gemm(count_rows(k), input_width(k, layer), GATES * k->h);
   CLV_TRY(backward_steps(k, a, layer, p, err));
-  if (k->k.d.need_dw) CLV_TRY(backward_weights(k, a, layer, x, p, err));
-  if (layer || a->din[0])
-    CLV_TRY(multiply(k, a, &input_product, p->dgates, layer_param(k, a, layer, 0), 0, p->dx, err));
+  if (!layer && !a->din[0]) return CLV_OK;
+  return multiply(k, a, &input_product, layer_trace(k, a, layer).gates, layer_param(k, a, layer, 0),
+                  0, p->dx, err);
+}
+
+static clv_code lstm_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const lstm_kernel *k = (const lstm_kernel *)base;
+  backward_buffers p = lay_out_backward(k, a);
+  clv_cpu_set_threads(k->k.threads);
+  transpose(a->in[0], k->n, k->t, k->f, p.x);
+  for (int layer = k->layers - 1; layer >= 0; layer--) {
+    const float *x = layer ? layer_trace(k, a, layer - 1).hidden : p.x;
+    CLV_TRY(compute_layer_param_grads(k, a, layer, x, &p, err));
+  }
   return CLV_OK;
 }
 
-static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code lstm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const lstm_kernel *k = (const lstm_kernel *)base;
   backward_buffers p = lay_out_backward(k, a);
   clv_cpu_set_threads(k->k.threads);
   memset(p.zeros, 0, k->h * sizeof *p.zeros);
-  if (k->k.d.need_dw) transpose(a->in[0], k->n, k->t, k->f, p.x);
   for (int layer = k->layers - 1; layer >= 0; layer--)
     CLV_TRY(backward_layer(k, a, layer, &p, err));
   if (a->din[0]) transpose(p.dx, k->t, k->n, k->f, a->din[0]);
-  return CLV_OK;
+  return base->fused_grads ? lstm_backward_weight(base, a, err) : CLV_OK;
 }
 
 static size_t find_max(const size_t *x, size_t n) {
@@ -405,9 +418,8 @@ static clv_code lstm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *
   k->layers = (int)d->attrs.layers;
   k->slots = d->attrs.bias ? 4 : 2;
   k->k.base.forward = lstm_forward;
-  k->k.base.backward_input = k->k.has_backward ? lstm_backward : NULL;
-  k->k.base.fused_grads = d->need_dw;
-  k->k.base.saved_flags = d->need_dw ? CLV_SAVE_IN0 : 0;
+  k->k.base.backward_input = k->k.has_backward ? lstm_backward_input : NULL;
+  clv_cpu_order_recurrent_grads(&k->k, lstm_backward_weight);
   k->k.base.saved_bytes = k->k.has_backward ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
   size_t n_floats =
       CLV_MAX(count_forward_floats(k), k->k.has_backward ? count_backward_floats(k) : 0);

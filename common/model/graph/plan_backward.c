@@ -103,9 +103,10 @@ static clv_code add_recompute_step(clv_plan *p, int node, int *ret_buf, clv_err 
 }
 
 /* Sets the buffers of backward step s, which is written next, and extends the lifetime of all
- * buffers that s may read. Adds a step before s that recomputes input 0 where that is possible. */
+ * buffers that s may read, the output's gradient only if reads_dout. Adds a step before s that
+ * recomputes input 0 where that is possible. */
 static clv_code bind_saved_values(clv_plan *p, int node, clv_plan_step *s, unsigned saves,
-                                  clv_err *err) {
+                                  bool reads_dout, clv_err *err) {
   const clv_plan_node *q = &p->nodes[node];
   bool recompute = saves & CLV_SAVE_IN0 && can_recompute_in0(p, node);
   if (recompute) CLV_TRY(add_recompute_step(p, node, &s->recomputed_in0, err));
@@ -115,7 +116,7 @@ static clv_code bind_saved_values(clv_plan *p, int node, clv_plan_step *s, unsig
   if (saves & CLV_SAVE_OUT) clv_plan_extend_lifetime(p, q->value_bufs[0].buf);
   clv_plan_extend_lifetime(p, s->recomputed_in0);
   clv_plan_extend_lifetime(p, q->saved_buf);
-  clv_plan_extend_lifetime(p, q->grad_sum.buf);
+  if (reads_dout) clv_plan_extend_lifetime(p, q->grad_sum.buf);
   clv_plan_bind_step_bufs(p, s);
   return CLV_OK;
 }
@@ -125,8 +126,8 @@ static clv_code add_input_gradient_step(clv_plan *p, int node, clv_err *err) {
   clv_plan_step s = clv_plan_make_bare_step(clv_plan_run_backward_input, "backward_input", node);
   clv_plan_layout_buf dx[CLV_MAX_IN];
   if (!clv_plan_has_input_grad_step(p, node)) return CLV_OK;
-  CLV_TRY(
-      bind_saved_values(p, node, &s, q->kernel->saved_flags & ~q->kernel->saved_flags_for_dw, err));
+  CLV_TRY(bind_saved_values(p, node, &s, q->kernel->saved_flags & ~q->kernel->saved_flags_for_dw,
+                            true, err));
   for (int i = 0; i < q->n_src; i++) {
     if (!p->nodes[q->src[i]].needs_grad) continue;
     dx[i].layout = clv_plan_input_grad_layout(p, node, i);
@@ -144,7 +145,8 @@ static clv_code add_input_gradient_step(clv_plan *p, int node, clv_err *err) {
 
 static clv_code add_weight_gradient_step(clv_plan *p, int node, clv_err *err) {
   clv_plan_step s = clv_plan_make_bare_step(clv_plan_run_backward_weight, "backward_weight", node);
-  CLV_TRY(bind_saved_values(p, node, &s, p->nodes[node].kernel->saved_flags, err));
+  const clv_kernel *k = p->nodes[node].kernel;
+  CLV_TRY(bind_saved_values(p, node, &s, k->saved_flags, !k->weight_part_is_last, err));
   CLV_TRY(add_discarded_gradients(p, node, &s, err));
   CLV_TRY(clv_plan_add_scratch(p, node, &s, err));
   return clv_plan_add_step(p, &s, err);
@@ -203,17 +205,19 @@ static clv_code add_node_backward_steps(clv_plan *p, int node, clv_err *err) {
   if (q->is_alias) return add_gradient(p, p->graph->nodes[node].in[0], q->grad_sum, err);
   CLV_TRY(add_recomputed_block_steps(p, node, err));
   bool dw = clv_plan_has_weight_grad_step(p, node),
-       is_deferred = has_deferred_weight_gradient(p, node);
+       is_deferred = has_deferred_weight_gradient(p, node),
+       is_last = dw && q->kernel->weight_part_is_last;
   int block = clv_plan_output_grad_layout(p, node);
   if (q->grad_sum.buf >= 0 && q->grad_sum.layout != block)
     CLV_TRY(convert_to_new_buf(p, node, &q->grad_sum, block, err));
   /* Copies the caller's dout, because its memory is not available in backward_weight. */
-  if (dw && is_deferred && p->bufs[q->grad_sum.buf].space == SPACE_DOUT)
+  if (dw && is_deferred && !is_last && p->bufs[q->grad_sum.buf].space == SPACE_DOUT)
     CLV_TRY(convert_to_new_buf(p, node, &q->grad_sum, q->grad_sum.layout, err));
-  /* The weight gradient comes first, so that the input gradient is still in the cache when the next
-   * node reads it. */
-  if (dw && !is_deferred) CLV_TRY(add_weight_gradient_step(p, node, err));
-  return add_input_gradient_step(p, node, err);
+  /* The weight gradient comes first where it can, so that the input gradient is still in the cache
+   * when the next node reads it. */
+  if (dw && !is_deferred && !is_last) CLV_TRY(add_weight_gradient_step(p, node, err));
+  CLV_TRY(add_input_gradient_step(p, node, err));
+  return dw && !is_deferred && is_last ? add_weight_gradient_step(p, node, err) : CLV_OK;
 }
 
 clv_code clv_plan_add_backward_steps(clv_plan *p, clv_err *err) {

@@ -110,7 +110,7 @@ clv_code clv_plan_run_backward_weight(clv_plan *p, const clv_plan_frame *f, cons
                                       clv_err *err) {
   const clv_plan_node *q = &p->nodes[s->node];
   clv_kernel_args a = make_kernel_args(p, f, s);
-  a.dout = buf_address(p, f, q->grad_sum.buf);
+  if (!q->kernel->weight_part_is_last) a.dout = buf_address(p, f, q->grad_sum.buf);
   set_gradient_pointers(p, f, s, &a);
   return q->kernel->backward_weight(q->kernel, &a, err);
 }
