@@ -25,16 +25,16 @@ cleave_status cleave_open_config(const clv_session_config *config, uint32_t n_bu
                                  const cleave_options *options, cleave_runtime **ret_runtime,
                                  cleave_error *error) CLEAVE_RESULT;
 
-/* Checks that the worker has no weights as an artifact that the session declares `secret: true`.
- * The files of secret weights are hashed and compared with the artifacts in `hello`. CLV_DATA_LOSS,
- * with the position in the session file: the worker has such weights, or a file of secret weights
- * is missing or damaged. */
+/* Checks that no artifact of the worker (a file of weights on its disk) is a file of weights that
+ * the session declares `secret: true`. Hashes the secret files and compares the hashes with the
+ * artifacts in `hello`. CLV_DATA_LOSS, with the position in the session file: the worker has such
+ * an artifact, or a secret file is missing or damaged. */
 struct clv_wire_hello_reply;
 clv_code cleave_secrets_check(const clv_session_config *config,
                               const struct clv_wire_hello_reply *hello,
                               clv_err *err) CLV_USE_RESULT;
 
-/* Numbers of a runtime's objects, for a monitoring thread. cleave_inspect and cleave_inspect_link
+/* Counts of a runtime's objects, for a monitoring thread. cleave_inspect and cleave_inspect_link
  * are cheap and must not run during cleave_close. */
 typedef struct cleave_holding {
   uint64_t contexts, values; /* numbers of open contexts, and of values on the tape */
@@ -80,8 +80,9 @@ clv_code clv_layer_keys(const clv_key *session, const char *network_name, uint64
  * disk. */
 typedef struct cleave_cached {
   const cleave_module *from, *to;
-  clv_sha256 key; /* names the cache at the worker */
-  /* records: row numbers are below this; keep_s: seconds that the worker keeps the cache unused */
+  clv_sha256 key; /* digest that identifies the cache at the worker */
+  /* records: number of records, above each number in `rows`; keep_s: seconds for which the worker
+   * keeps the cache while no session uses it */
   uint64_t records, keep_s;
   const int64_t *rows; /* [n] record number of each row */
   size_t n;
@@ -188,7 +189,7 @@ bool cleave_is_passed_on(const cleave_error *why);
 
 /* Items of a module's state, in the order in which its node lists them. Start with {0}. */
 typedef struct cleave_state_list {
-  clv_weights_want *items; /* [n] */
+  clv_weights_want *items; /* [n] items */
   char *names;             /* texts that the items' names point to */
   size_t n;
 } cleave_state_list;
@@ -196,8 +197,8 @@ cleave_status cleave_state_list_of(const cleave_module *module, cleave_state_kin
                                    cleave_state_list *ret, cleave_error *error) CLEAVE_RESULT;
 void cleave_state_list_done(cleave_state_list *l);
 
-/* Callback that moves bytes offset..offset + length - 1 of items[item]. A `take` callback receives
- * them in `data`; a `give` callback writes them to `data`. */
+/* Callback that copies bytes offset..offset + length - 1 of items[item]. A `take` callback receives
+ * these bytes in `data`; a `give` callback writes them to `data`. */
 typedef clv_code cleave_piece_move(void *user, size_t item, uint64_t offset, void *data,
                                    size_t length, clv_err *err);
 

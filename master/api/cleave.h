@@ -118,7 +118,7 @@ typedef struct cleave_error {
   char text[CLEAVE_TEXT]; /* a sentence with the offending value and what to do */
 } cleave_error;
 
-/* returns the status in words, such as "not found" */
+/* Returns the status in words, such as "not found" */
 CLEAVE_API const char *cleave_status_name(cleave_status status);
 
 /* The version of this header. cleave_version returns the version of the library with which the
@@ -131,12 +131,12 @@ CLEAVE_API const char *cleave_status_name(cleave_status status);
 #define CLEAVE_VERSION_AT(major, minor, patch) ((major)*1000000 + (minor)*1000 + (patch))
 #define CLEAVE_VERSION_NUMBER \
   CLEAVE_VERSION_AT(CLEAVE_VERSION_MAJOR, CLEAVE_VERSION_MINOR, CLEAVE_VERSION_PATCH)
-/* returns the CLEAVE_VERSION of the header that the library was compiled with */
+/* Returns the CLEAVE_VERSION of the header with which the library was compiled */
 CLEAVE_API const char *cleave_version(void);
 
-/* A library that this process uses. version: for OpenBLAS with the processor for which its kernels
- * are. path: "" if the library is not loaded. is_of_wheel: the library is part of the Python wheel,
- * so it is updated with the wheel and not with the system. */
+/* A library that this process uses. version: for OpenBLAS also names the processor for which its
+ * kernels are built. path: file of the library; "": it is not loaded. is_of_wheel: the library is
+ * part of the Python wheel, so it is updated with the wheel and not with the system. */
 typedef struct cleave_library {
   char name[16], version[48], path[1024];
   bool is_of_wheel;
@@ -155,10 +155,10 @@ typedef enum cleave_dtype { CLEAVE_F32 = 1, CLEAVE_I64 = 3, CLEAVE_BF16 = 7 } cl
 
 enum { CLEAVE_MAX_RANK = 8 };
 
-/* Row-major numbers. As an argument: memory of the caller, read before the function returns. As a
- * result: memory of the tensor, freed by cleave_tensor_free. A result that is written into a tensor
- * from an earlier result reuses its memory if that is large enough. Start with {0}. Extents may be
- * 0; data is then not read. */
+/* A tensor of row-major numbers. As an argument: memory of the caller, read before the function
+ * returns. As a result: memory of the tensor, freed by cleave_tensor_free. A function that gets a
+ * tensor of an earlier result reuses the tensor's memory for the new result, if it is large enough.
+ * Start with {0}. Extents may be 0; data is then not read. */
 typedef struct cleave_tensor {
   cleave_dtype dtype;
   int rank; /* number of dimensions; 0: a scalar */
@@ -216,7 +216,7 @@ typedef struct cleave_sending {
    * Valid until the call of the hook returns */
   const char *name;
   bool optimizer; /* WEIGHTS: the item is state of an optimiser */
-  bool relayed;   /* it was received from another worker and is relayed */
+  bool relayed;   /* this process has received the tensor from another worker and relays it */
   cleave_dtype dtype;
   int rank;
   int64_t shape[CLEAVE_MAX_RANK];
@@ -240,11 +240,11 @@ typedef struct cleave_future {
   uint64_t id; /* 0: none */
 } cleave_future;
 
-/* Kind of an event: work that a node has done. Times of calls and steps are those of computing,
+/* Kind of an event: work that a node has done. Times of calls and steps are computing times,
  * without waiting. */
 typedef enum cleave_event_kind {
   CLEAVE_EVENT_FORWARD = 1,
-  CLEAVE_EVENT_BACKWARD = 2,        /* a whole backward: gradients of inputs and of parameters */
+  CLEAVE_EVENT_BACKWARD = 2,        /* a complete backward: gradients of inputs and of parameters */
   CLEAVE_EVENT_BACKWARD_INPUT = 3,  /* the part that computes gradients of inputs */
   CLEAVE_EVENT_BACKWARD_WEIGHT = 4, /* the part that computes gradients of parameters */
   CLEAVE_EVENT_STEP = 5,            /* a step inside the context (cleave_step_at) */
@@ -290,8 +290,8 @@ typedef struct cleave_options {
    * is sent, and for each failure, from any thread of the runtime. It must return at once and call
    * no function of the runtime. Any result but CLEAVE_OK prevents the tensor from being sent. The
    * function that would send it returns the hook's error; if the master's node would send it by
-   * itself, the context fails with that error. A FAILURE has code and place alone. One that is
-   * refused is not sent either, so a node may wait for its value until the context ends. */
+   * itself, the context fails with that error. A FAILURE has only code and place. A refused FAILURE
+   * is not sent either, so a node may wait for the failed value until the context ends. */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   /* Hook for events; NULL: none. Called with each event of a context with
    * cleave_context_options.events, after a node has ended the context. Called from any thread, with
@@ -328,9 +328,9 @@ typedef struct cleave_options {
  * Used keys of the file: name, tls, workers, transfer, limits and train.seed (drawn unless given).
  * The others may be absent. options NULL: the defaults. Errors of the file name file:line:column;
  * CLEAVE_UNAVAILABLE names the worker; CLEAVE_EXHAUSTED names the 64th worker. The policy of this
- * host, /etc/cleave/egress.policy.yaml, holds each program that connects to workers, and is read
- * before that (see cleave_declare). CLEAVE_DENIED: it refuses programs or one of the workers;
- * CLEAVE_INVALID: it is damaged, or not root's; CLEAVE_PRECONDITION: it requires
+ * host, /etc/cleave/egress.policy.yaml, applies to each program that connects to workers, and is
+ * read before the program connects (see cleave_declare). CLEAVE_DENIED: it refuses programs or one
+ * of the workers; CLEAVE_INVALID: it is damaged, or not root's; CLEAVE_PRECONDITION: it requires
  * cleave_options.run, or the record cannot be written. */
 CLEAVE_API cleave_status cleave_open(const char *path, const cleave_options *options,
                                      cleave_runtime **ret_runtime,
@@ -344,7 +344,8 @@ CLEAVE_API cleave_status cleave_open_text(const char *path, const char *text,
                                           cleave_runtime **ret_runtime,
                                           cleave_error *error) CLEAVE_RESULT;
 
-/* Handles that were still open at cleave_close. A program without leaks has only counts of 0. */
+/* Numbers of handles that were still open at cleave_close. A program without leaks has only counts
+ * of 0. */
 typedef struct cleave_leaks {
   uint32_t contexts, references, futures, modules, optimizers, kept;
   /* a line for each open handle: its kind, and the module or context that made it; truncated if too
@@ -358,7 +359,7 @@ typedef struct cleave_leaks {
 CLEAVE_API cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms,
                                       cleave_leaks *ret_leaks, cleave_error *error);
 
-/* ---- what may be sent ------------------------------------------------------------------------ */
+/* ---- the tensors that a program declares to send --------------------------------------------- */
 
 /* Findings of a tensor. A finding is a way to read records or labels from the tensor. The names are
  * those that `cleave-master plan` prints and explains. Several findings are declared by their
@@ -382,8 +383,8 @@ typedef enum cleave_shows {
   CLEAVE_SHOWS_MIXED = 64,  /* none of the other findings, which never means safe */
 } cleave_shows;
 
-/* A row of the table of tensors that a program sends. `kind` to `shape` are compared with each
- * tensor, as may_send would see it. */
+/* A row of the table of tensors that a program sends. The library compares the fields from `kind`
+ * to `shape` with the cleave_sending of each tensor before it sends the tensor. */
 typedef struct cleave_declaration {
   size_t size;              /* sizeof(cleave_declaration) */
   cleave_sending_kind kind; /* LEAF, VALUE, GRADIENT or WEIGHTS; a FAILURE need not be declared */
@@ -394,8 +395,8 @@ typedef struct cleave_declaration {
    * module's output. */
   const char *name;
   bool optimizer; /* WEIGHTS: state of the module's optimiser, not its parameters and buffers */
-  /* Not used for WEIGHTS. rank -1: any shape. shape[0]: the most samples of a tensor, 0: any
-   * number; the other extents are those of each tensor. */
+  /* dtype, rank and shape of the tensors; not used for WEIGHTS. rank -1: any shape. shape[0]: most
+   * samples of a tensor, 0: any number; each tensor has the other extents. */
   cleave_dtype dtype;
   int rank;
   int64_t shape[CLEAVE_MAX_RANK];
@@ -406,11 +407,11 @@ typedef struct cleave_declaration {
    * counts them. Not used for WEIGHTS. */
   uint32_t hiding_layers;
   /* LEAF: graph of the layers that the program computes itself, from the records to this tensor;
-   * NULL: unknown. The rules of `plan` then judge the row. shows and hiding_layers left at 0 are
-   * set to what the rules find, and less than that is refused. */
+   * NULL: unknown. If a graph is given, the rules of `plan` are applied to it. shows and
+   * hiding_layers of 0 are set to what the rules find; a row that declares less is refused. */
   const struct cleave_graph *front;
-  /* [n_front_weights] the values of its parameters, if front_is_secret: no one else has them. They
-   * are looked up in the ledger of this host, and are not sent. */
+  /* [n_front_weights] values of the parameters of `front`; used if front_is_secret, which says that
+   * no one else has these values. They are looked up in the ledger of this host and never sent. */
   const struct cleave_named_tensor *front_weights;
   size_t n_front_weights;
   bool front_is_secret;
@@ -419,17 +420,17 @@ typedef struct cleave_declaration {
 /* Declares a kind of tensor that this program will send. Call it before the first such tensor; the
  * module need not exist yet. Once a row is declared, or if the host has a policy, the library
  * refuses each tensor without a row, before it asks may_send, so may_send can only refuse more.
- * After a refusal by row or policy it sends no further tensor: open another runtime. Of several
- * rows that fit, the first one counts. CLEAVE_DENIED: the policy of this host does not permit the
- * row; the message has the line of the policy. CLEAVE_NOT_FOUND: no such worker. CLEAVE_EXHAUSTED:
- * the program has declared 4,096 rows.
+ * After a refusal by row or policy the runtime sends no further tensor: open another one. Of
+ * several rows that fit, the first one counts. CLEAVE_DENIED: the policy of this host does not
+ * permit the row; the message has the line of the policy. CLEAVE_NOT_FOUND: no such worker.
+ * CLEAVE_EXHAUSTED: the program has declared 4,096 rows.
  *
  * The rules of `cleave-master plan` judge a VALUE that modules at the master have made, from the
  * leaves of its context on, a GRADIENT that comes from a loss layer, and a LEAF with a `front`. A
- * row that says less than they find is refused (CLEAVE_DENIED) before its first tensor is sent.
- * Layers whose keys or values a worker had before, by the ledger of this host, hide nothing. The
- * library cannot verify `shows` and `hiding_layers` of other rows, nor `front`: the record and the
- * policy rely on what the program declares. */
+ * row that says less than the rules find is refused (CLEAVE_DENIED) before its first tensor is
+ * sent. Layers whose keys or values a worker had before, by the ledger of this host, hide nothing.
+ * The library cannot verify `shows` and `hiding_layers` of other rows, nor `front`: the record and
+ * the policy rely on what the program declares. */
 CLEAVE_API cleave_status cleave_declare(cleave_runtime *runtime, const cleave_declaration *row,
                                         cleave_error *error) CLEAVE_RESULT;
 
@@ -458,16 +459,16 @@ CLEAVE_API cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node,
                                         cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS. Takes a lost worker back into this runtime: another process at its address, or the same
- * one, whose part of the session was ended. It holds nothing of what it held before.
+ * one, whose part of the session was ended. The worker has lost all that it held for this runtime.
  * cleave_module_reload loads its modules again. Contexts that used it have failed and can only be
  * closed, and its kept values stay CLEAVE_UNAVAILABLE. Contexts that never used it are not
  * affected, and may use it from now on. For the rest of the runtime the master relays values
- * between it and other workers: workers know each other by the names of their worker.yaml, which do
- * not tell returns apart, so a late frame could reach the wrong one. Until the worker is back,
- * every function that needs it returns the same error, with its name. CLEAVE_NOT_FOUND: no such
- * worker; CLEAVE_PRECONDITION: it is not lost, or is rejoining already; CLEAVE_UNAVAILABLE: it does
- * not answer; the program can try again; CLEAVE_EXHAUSTED: each worker and each return takes one of
- * 63 names, and none is left: close this runtime and open another. */
+ * between it and other workers: workers know each other by the names in worker.yaml, and a worker
+ * that has returned has its old name, so a late frame could reach the wrong process. Until the
+ * worker is back, every function that needs it returns the same error, with its name.
+ * CLEAVE_NOT_FOUND: no such worker; CLEAVE_PRECONDITION: it is not lost, or is rejoining already;
+ * CLEAVE_UNAVAILABLE: it does not answer; the program can try again; CLEAVE_EXHAUSTED: each worker
+ * and each return takes one of 63 names, and none is left: close this runtime and open another. */
 CLEAVE_API cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
@@ -477,8 +478,8 @@ CLEAVE_API cleave_status cleave_worker_rejoin_async(cleave_runtime *runtime, con
                                                     uint64_t deadline_ms, cleave_future *ret_future,
                                                     cleave_error *error) CLEAVE_RESULT;
 
-/* Name of a node: 0 is "master", 1 and up are the workers in the file's order. NULL: no such
- * node. */
+/* Returns the name of a node: 0 is "master", 1 and up are the workers in the file's order. NULL: no
+ * such node. */
 CLEAVE_API const char *cleave_node_name(const cleave_runtime *runtime, uint32_t node);
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
@@ -551,17 +552,17 @@ typedef struct cleave_module_options {
   size_t n_weights;
   const char *const *frozen; /* [n_frozen] names or globs ("0.*") of parameters without gradients */
   size_t n_frozen;
-  /* Requires that inputs are at the module's node already. Otherwise they are sent there. A call
-   * that violates this is refused; the message has the place of each input and what to do. */
+  /* Requires that inputs are at the module's node already; false: inputs are sent to the node. A
+   * call that violates this is refused; the message has the node of each input and what to do. */
   bool local_only;
   /* [n_direct_to] other workers that its node may exchange values and gradients with directly.
-   * NULL: all of them if the session says `transfer: direct`, else none. A list with 0 names:
+   * NULL: all other workers if the session says `transfer: direct`, else none. A list with 0 names:
    * none. */
-  const char *const *direct_to; /* [n_direct_to] */
+  const char *const *direct_to;
   size_t n_direct_to;
-  /* Weights from the worker's own disk in place of initial values: name, in its worker.yaml, of a
-   * safetensors file or a folder of them. sha256: of the file, or of the folder's ARTIFACT.json, 64
-   * hexadecimal digits. NULL: none. */
+  /* Weights from the worker's own disk in place of initial values. artifact: name, in its
+   * worker.yaml, of a safetensors file or a folder of such files; NULL: none. artifact_sha256:
+   * digest of the file, or of the folder's ARTIFACT.json, 64 hexadecimal digits. */
   const char *artifact, *artifact_sha256;
   /* Computes convolutions in bf16 on a processor with AVX512-BF16, and also other ops on an NVIDIA
    * device of capability 8.0 or above. Elsewhere the module is refused. Weights, gradients and
@@ -582,7 +583,7 @@ typedef struct cleave_module_options {
   CLEAVE_RENAMED_(const char *const *, initialized, fresh);
   CLEAVE_RENAMED_(size_t, n_initialized, n_fresh);
   /* [n_ties] parameters that belong to other modules. */
-  const struct cleave_tie *ties; /* [n_ties] */
+  const struct cleave_tie *ties;
   size_t n_ties;
   /* [n_recompute_blocks] blocks of layers that keep only their inputs; backward runs the forward of
    * each block again: the same bits with less memory and more time. "encoder.layer" is a block for
@@ -597,12 +598,12 @@ typedef struct cleave_module_options {
    * cleave_parameter_thaw lets some learn as well. */
   const struct cleave_lora *lora;
   /* For a module at the master: no one else has the values that the program gives, in `weights` or
-   * later, as `secret: true` says of a session's file. Without it they count as known, so that the
-   * module hides nothing where rows are checked (cleave_declare). */
+   * later, as `secret: true` says of a session's file. If false, these values count as known, so
+   * that the module hides nothing where rows are checked (cleave_declare). */
   bool weights_are_secret;
   /* [n_ignore_keys] For cleave_load_hf: keys of the folder's files that Cleave does not know, and
-   * that change nothing, as `model.ignore_keys` of a session file. Without it such a key is
-   * refused, and so is a name here that Cleave knows. */
+   * that change nothing, as `model.ignore_keys` of a session file. An unknown key that is not
+   * listed is refused, and so is a listed key that Cleave knows. */
   const char *const *ignore_keys;
   size_t n_ignore_keys;
 } cleave_module_options;
@@ -624,10 +625,10 @@ typedef struct cleave_lora {
 } cleave_lora;
 
 /* A parameter that two modules share, as a decoder and an embedding share a table. It has one set
- * of values, under the owner's name, one set of moments, and one gradient, the sum of both
- * modules'. Both modules are on one device of one node, and a context with a backward calls both.
- * Neither may step inside a context (cleave_step_at). The owner is not freed while another module
- * is tied to it, even if it is released. */
+ * of values, under the owner's name, one set of moments, and one gradient, the sum of the gradients
+ * of both modules. Both modules are on one device of one node, and a context with a backward calls
+ * both. Neither may step inside a context (cleave_step_at). The owner is not freed while another
+ * module is tied to it, even if it is released. */
 typedef struct cleave_tie {
   /* a parameter of the module that is loaded; it must be the first parameter of its layer */
   const char *weight;
@@ -724,8 +725,8 @@ CLEAVE_API cleave_status cleave_module_release(cleave_runtime *runtime, cleave_m
 CLEAVE_API size_t cleave_output_count(const cleave_module *module);
 
 CLEAVE_API const char *cleave_module_name(const cleave_module *module);
-CLEAVE_API const char *cleave_module_node(const cleave_module *module);   /* "master", "w1" */
-CLEAVE_API const char *cleave_module_device(const cleave_module *module); /* "cpu" */
+CLEAVE_API const char *cleave_module_node(const cleave_module *module);   /* such as "w1" */
+CLEAVE_API const char *cleave_module_device(const cleave_module *module); /* such as "cpu" */
 /* Name of parameter or buffer `index`; NULL: no such index. */
 CLEAVE_API const char *cleave_module_weight_name(const cleave_module *module, size_t index);
 
@@ -738,8 +739,8 @@ typedef struct cleave_parameter {
   int64_t shape[CLEAVE_MAX_RANK];
   bool learns; /* a parameter that is not frozen */
   bool buffer; /* a buffer, such as running statistics, not a parameter */
-  /* Optimiser that steps it, in group `group` of cleave_optimizer_new; NULL: none. Must not be used
-   * after the program has released it. */
+  /* Optimiser that steps the parameter, in group `group` of cleave_optimizer_new; NULL: none. Must
+   * not be used after the program has released the optimiser. */
   const struct cleave_optimizer *optimizer;
   size_t group;
 } cleave_parameter;
@@ -812,8 +813,8 @@ typedef struct cleave_state {
   size_t n;
 } cleave_state;
 
-/* Number of items of a kind: parameters and buffers, or moments and the step counter (0 without an
- * optimiser). */
+/* Returns the number of items of a kind: parameters and buffers, or moments and the step counter (0
+ * without an optimiser). */
 CLEAVE_API size_t cleave_state_count(const cleave_module *module, cleave_state_kind kind);
 
 /* BLOCKS. Copies all items of a kind out, with all steps that were taken before. Without an
@@ -956,19 +957,19 @@ typedef struct cleave_parallel cleave_parallel;
 
 typedef struct cleave_parallel_options {
   size_t size; /* sizeof(cleave_parallel_options) */
-  /* name of the chain, at most 100 bytes; its modules are named NAME.0, NAME.1.0, ... by stretch of
-   * layers and part */
+  /* name of the chain, at most 100 bytes; its modules are named NAME.0, NAME.1.0, ... by number of
+   * the run of layers and, if that is divided, of the part */
   const char *name;
   const char *at; /* node of the undivided layers; NULL: "master" */
   /* [n_nodes] nodes of the parts, 2 to 8; a node may have several parts */
   const char *const *nodes;
   size_t n_nodes;
-  /* as in cleave_module_options, as are the fields below */
+  /* as in cleave_module_options; so are the fields below */
   uint32_t threads, in_flight, first_layer;
   /* initial values are those of the undivided layers: this process draws them and writes them to
    * the nodes, as CLEAVE_SENDING_WEIGHTS; no node gets the key of a divided layer */
   uint64_t seed;
-  const char *const *frozen; /* [n_frozen] */
+  const char *const *frozen; /* [n_frozen] names or globs of frozen parameters */
   size_t n_frozen;
 } cleave_parallel_options;
 
@@ -1022,8 +1023,8 @@ CLEAVE_API cleave_status cleave_parallel_release(cleave_runtime *runtime, cleave
 
 typedef struct cleave_context_options {
   size_t size;      /* sizeof(cleave_context_options) */
-  const char *name; /* for the leak report; NULL: its number */
-  bool evaluation;  /* no backward: dropout keeps all, batchnorm uses running statistics */
+  const char *name; /* name of the context in cleave_leaks; NULL: its number */
+  bool evaluation;  /* no backward: dropout drops nothing, batchnorm uses running statistics */
   /* RNG position: dropout masks depend on the module's seed, this number, and the number of earlier
    * calls of the module in the context. 0: the context's number. */
   uint64_t step;
@@ -1039,27 +1040,29 @@ CLEAVE_API cleave_status cleave_context_open(cleave_runtime *runtime,
 
 /* BLOCKS until every node has freed what it held for the context. References of the context are
  * released. Its unfinished futures end with CLEAVE_CANCELLED, or with the error of the context.
- * Kept values are not released, and the answers of their owners are waited for first. If a kept
- * value is not computed yet, the calls that it depends on are still computed, at whatever node, and
- * not waited for. All other calls and backward passes in progress are cancelled. A pending step is
- * waited for first; if it had to be reverted, this function returns its error. */
+ * Values that the program keeps (cleave_keep) are not released, and the function first waits until
+ * their owners have answered. Nodes still compute the calls on which such a value depends, and the
+ * function does not wait for these. All other calls and backward passes in progress are cancelled.
+ * The function also waits for a pending step, and returns the error of the step if it was
+ * reverted. */
 CLEAVE_API cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context context,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
 
-/* As cleave_context_close, but returns a future, which the end of a context does not end. The
- * context is closed when the future is done. Until the owners of kept values and a pending step
- * have answered, the context stays usable, and cancelling the future leaves it open. */
+/* As cleave_context_close, but returns a future. Unlike other futures it does not end with its
+ * context: when it is done, the context is closed. Until the owners of kept values and a pending
+ * step have answered, the context stays usable, and cancelling the future leaves it open. */
 CLEAVE_API cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context context,
                                                     uint64_t deadline_ms, cleave_future *ret_future,
                                                     cleave_error *error) CLEAVE_RESULT;
 
-/* As cleave_context_close, but waits only for the owners of kept values: nodes free what they hold
- * when they receive the end. If a final step of the context fails, this function returns the error.
- * If the failure is known only later, the next cleave_context_open, cleave_context_end,
- * cleave_step, read of state or cleave_close returns it, once. CLEAVE_PRECONDITION: a function
- * waits in the context, or a step that is not final was taken in it and some node has not answered,
- * so it may still be reverted. Use cleave_context_close then, which waits for the answers. */
+/* As cleave_context_close, but waits only for the owners of kept values (cleave_keep): nodes free
+ * what they hold when they receive the end. If a final step of the context fails, this function
+ * returns the error. If the failure is known only later, the next cleave_context_open,
+ * cleave_context_end, cleave_step, read of state or cleave_close returns it, once.
+ * CLEAVE_PRECONDITION: a function waits in the context, or a step that is not final was taken in it
+ * and some node has not answered, so it may still be reverted. Use cleave_context_close then, which
+ * waits for the answers. */
 CLEAVE_API cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context context,
                                             cleave_error *error) CLEAVE_RESULT;
 
@@ -1109,8 +1112,8 @@ typedef struct cleave_call_options {
    * order the context stalls or fails. A missing position blocks the later positions of the node
    * until the context ends. */
   uint32_t position, backward_position, weight_position;
-  /* Uses the weights that the module had before the context's last step of it, if there was one
-   * (cleave_step_at with keep). */
+  /* Uses the weights that the module had before its last step inside this context (cleave_step_at
+   * with keep). Without such a step: the present weights. */
   bool old_weights;
   /* Keeps only the inputs and runs the forward again before the backward: less memory, more time,
    * and the same bits. Running statistics are updated once. */
@@ -1209,24 +1212,24 @@ CLEAVE_API cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_f
                                          size_t n, uint64_t deadline_ms, size_t *ret_index,
                                          cleave_error *error) CLEAVE_RESULT;
 
-/* Registers a callback of a future. It is called exactly once, however the future ends, and soon if
- * that is done already. Several are called in the order of their registration;
- * cleave_future_release does not remove them. *error is how the future ended, CLEAVE_OK for
- * success, valid during the call. The runtime's thread of futures calls it, never this function.
- * With single_thread, a function that waits for a future or polls calls it before it returns.
- * Callbacks run one at a time and without a lock: they may call every function that does not block,
- * and begin further operations. cleave_close in a callback is CLEAVE_PRECONDITION. cleave_close
- * calls the callbacks of futures that are not done. */
+/* Registers a callback of a future. The callback is called exactly once, however the future ends,
+ * and soon if the future is done already. Several callbacks are called in the order of their
+ * registration; cleave_future_release does not remove them. *error is how the future ended,
+ * CLEAVE_OK for success, valid during the call. The runtime's thread of futures calls it, never
+ * this function. With single_thread, a function that waits for a future or polls calls it before it
+ * returns. Callbacks run one at a time and without a lock: they may call every function that does
+ * not block, and begin further operations. cleave_close in a callback is CLEAVE_PRECONDITION.
+ * cleave_close calls the callbacks of futures that are not done. */
 CLEAVE_API cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
                                             void (*function)(void *user, cleave_future future,
                                                              const cleave_error *error),
                                             void *user, cleave_error *error) CLEAVE_RESULT;
 
-/* Cancels a future: it ends with CLEAVE_CANCELLED, and its callbacks are called. One that is done
- * stays as it is. An operation that has sent nothing is withdrawn: a backward or step that waits
- * for an earlier one, a read that waits for a step, a close that waits. An operation that was sent
- * continues at the nodes, and its result is dropped: a backward still adds its gradients, and later
- * backwards and steps wait for it. The context stays open. */
+/* Cancels a future: it ends with CLEAVE_CANCELLED, and its callbacks are called. A future that is
+ * done stays as it is. An operation that has sent nothing is withdrawn: a backward or step that
+ * waits for an earlier one, a read that waits for a step, a close that waits. An operation that was
+ * sent continues at the nodes, and its result is dropped: a backward still adds its gradients, and
+ * later backwards and steps wait for it. The context stays open. */
 CLEAVE_API cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future,
                                               cleave_error *error);
 
@@ -1241,7 +1244,8 @@ CLEAVE_API cleave_status cleave_future_step_result(cleave_runtime *runtime, clea
                                                    struct cleave_step_result *ret,
                                                    cleave_error *error) CLEAVE_RESULT;
 struct cleave_step_decision;
-/* Returns the decision of cleave_step_with_async. Set ret->size before the call. */
+/* Copies the result of cleave_step_with_async: whether the step is applied, its norm and its
+ * clipping factor. Set ret->size before the call. */
 CLEAVE_API cleave_status cleave_future_step_decision(cleave_runtime *runtime, cleave_future future,
                                                      struct cleave_step_decision *ret,
                                                      cleave_error *error) CLEAVE_RESULT;
@@ -1274,8 +1278,8 @@ CLEAVE_API cleave_status cleave_to_here_async(cleave_runtime *runtime, cleave_re
                                               uint64_t deadline_ms, cleave_future *ret_future,
                                               cleave_error *error) CLEAVE_RESULT;
 
-/* As cleave_to_here, for a value that the master owns. CLEAVE_PRECONDITION: another node owns it;
- * the message names that. */
+/* As cleave_to_here, for a value that the master owns. CLEAVE_PRECONDITION: another node owns the
+ * value; the message names the node. */
 CLEAVE_API cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference reference,
                                             uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                             cleave_error *error) CLEAVE_RESULT;
@@ -1376,13 +1380,13 @@ CLEAVE_API cleave_status cleave_backward(cleave_runtime *runtime, cleave_context
  * so each root must be a scalar. */
 typedef struct cleave_backward_options {
   size_t size; /* sizeof(cleave_backward_options) */
-  /* [n_roots] initial gradients of scalar roots, finite, and not 0 without an entry in gradients;
-   * or NULL. */
+  /* [n_roots] initial gradients of scalar roots, finite; NULL: 1 each. 0 is allowed only for a root
+   * that has an entry in `gradients`. */
   const float *weights;
   /* [n_roots] initial gradients of the root's dtype and shape, as in torch.autograd.backward; or
-   * NULL. That of an f32 root may be bf16, which halves the bytes. They are sent to the owners of
-   * the roots. A zeroed entry means none: the root has its weight, or 1 if weights is NULL. If a
-   * number is not finite no step is taken, as for any gradient. */
+   * NULL. The gradient of an f32 root may be bf16, which halves the bytes. Gradients are sent to
+   * the owners of the roots. A zeroed entry means none: the root has its weight, or 1 if weights is
+   * NULL. If a number is not finite no step is taken, as for any gradient. */
   const cleave_tensor *gradients;
   bool retain;          /* as in cleave_backward */
   uint64_t deadline_ms; /* 0: cleave_options.deadline_ms */
@@ -1450,11 +1454,11 @@ typedef struct cleave_gradient_item {
   cleave_module *module; /* module of the parameter; NULL: the gradient is that of a leaf */
   const char *name;      /* name of the parameter; NULL: a leaf */
   cleave_reference leaf; /* the leaf; id 0: a parameter */
-  cleave_tensor tensor;  /* the gradient, with its own memory */
+  cleave_tensor tensor;  /* the gradient; the tensor owns its memory */
 } cleave_gradient_item;
 
 typedef struct cleave_gradients {
-  cleave_gradient_item *items; /* [n] */
+  cleave_gradient_item *items; /* [n] gradients */
   size_t n;
 } cleave_gradients;
 
@@ -1477,9 +1481,10 @@ CLEAVE_API void cleave_gradients_free(cleave_gradients *gradients); /* frees and
 
 /* BLOCKS until the node has the new gradient, and until a running backward has ended. Replaces the
  * context's gradient of a parameter by one of the parameter's dtype and shape. Steps use it, and
- * later backwards add to it. The next cleave_step requests one more vote of the node, so clipping
- * and the decision include it. CLEAVE_NOT_FOUND: the context has no gradient of the parameter, as
- * for cleave_gradient; CLEAVE_PRECONDITION: the module has taken its step. */
+ * later backwards add to it. The next cleave_step first asks the node again for the norms of its
+ * gradients, so clipping and the decision include the new one. CLEAVE_NOT_FOUND: the context has no
+ * gradient of the parameter, as for cleave_gradient; CLEAVE_PRECONDITION: the module has taken its
+ * step. */
 CLEAVE_API cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context context,
                                                cleave_module *module, const char *name,
                                                const cleave_tensor *tensor, uint64_t deadline_ms,
@@ -1527,7 +1532,7 @@ typedef struct cleave_schedule {
  * not torch's default, with one exception: beta1, beta2 (0.9, 0.999), alpha (0.99) and eps (1e-8;
  * CLEAVE_ADAGRAD 1e-10) have torch's defaults if all of them that the kind reads are 0. */
 typedef struct cleave_group {
-  cleave_module *const *modules; /* [n_modules] */
+  cleave_module *const *modules; /* [n_modules] modules of the parameters */
   size_t n_modules;
   /* [n_parameters], at least 1, names or globs ("*.bias") in these modules; NULL: all parameters.
    * Frozen parameters never join. A module without a matching parameter is not in the group.
@@ -1538,10 +1543,11 @@ typedef struct cleave_group {
   double lr, momentum, weight_decay;
   bool nesterov;
   double beta1, beta2, eps;
-  double alpha;                     /* CLEAVE_RMSPROP */
-  bool centered;                    /* CLEAVE_RMSPROP */
-  double lr_decay;                  /* CLEAVE_ADAGRAD; applied in addition to the schedule */
-  double initial_accumulator_value; /* CLEAVE_ADAGRAD */
+  double alpha;  /* used by CLEAVE_RMSPROP */
+  bool centered; /* used by CLEAVE_RMSPROP */
+  /* used by CLEAVE_ADAGRAD; applied in addition to the schedule */
+  double lr_decay;
+  double initial_accumulator_value; /* used by CLEAVE_ADAGRAD */
   cleave_schedule schedule;
   /* Makes steps final: no node keeps a copy of what a step changes (parameters and moments), and
    * later calls do not wait for answers. If a node fails in a step, the other nodes have taken it.
@@ -1597,8 +1603,8 @@ CLEAVE_API cleave_status cleave_optimizer_set_schedule(cleave_runtime *runtime,
                                                        const cleave_schedule *schedule,
                                                        cleave_error *error);
 
-/* Learning rate of a group's next step: torch's param_groups[i]["lr"]. Groups are numbered from 0
- * in the order of cleave_optimizer_new. CLEAVE_NOT_FOUND: no such group. */
+/* Returns the learning rate of a group's next step: torch's param_groups[i]["lr"]. Groups are
+ * numbered from 0 in the order of cleave_optimizer_new. CLEAVE_NOT_FOUND: no such group. */
 CLEAVE_API cleave_status cleave_optimizer_rate(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                                size_t group, double *ret_rate,
                                                cleave_error *error) CLEAVE_RESULT;
@@ -1617,16 +1623,16 @@ typedef struct cleave_step_result {
 } cleave_step_result;
 
 /* Each module of the optimiser that has gradients in the context takes one step, at most one in a
- * context. Nodes vote with their last backward, so the decision is known here and only sent. The
- * function returns at once, unless another context's step is pending, or gradients were written
- * (cleave_gradient_write), so that their nodes have to vote again. The operations that make the
- * step final wait for the nodes' answers: the next call of a module, a step of another context,
- * reads and writes of weights, and closing the context. If a node cannot step, is lost, or does not
- * answer within deadline_ms, all others revert: they restore the bytes from before, which also
- * reverts steps of other optimisers in this context at the same time. The optimiser has then not
- * stepped, and every later function on the context returns the error, cleave_context_close too. A
- * final step (cleave_group.no_rollback) is sent with the next packet, and never reverted. ret may
- * be NULL. */
+ * context. Nodes report the norms of their gradients with their last backward (they vote), so this
+ * process decides at once and only sends the decision. The function returns at once, unless another
+ * context's step is pending, or gradients were written (cleave_gradient_write), so that their nodes
+ * must vote again. The operations that make the step final wait for the nodes' answers: the next
+ * call of a module, a step of another context, reads and writes of weights, and closing the
+ * context. If a node cannot step, is lost, or does not answer within deadline_ms, all others
+ * revert: they restore the bytes from before, which also reverts steps of other optimisers in this
+ * context at the same time. The optimiser has then not stepped, and every later function on the
+ * context returns the error, cleave_context_close too. A final step (cleave_group.no_rollback) is
+ * sent with the next packet, and never reverted. ret may be NULL. */
 CLEAVE_API cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                      cleave_context context, uint64_t deadline_ms,
                                      cleave_step_result *ret, cleave_error *error) CLEAVE_RESULT;
@@ -1637,17 +1643,18 @@ CLEAVE_API cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optim
                                            cleave_future *ret_future,
                                            cleave_error *error) CLEAVE_RESULT;
 
-/* Parameters that the program steps itself, beside those of the optimiser. */
+/* Options of cleave_step_with: describes the gradients of parameters that the program itself
+ * steps. */
 typedef struct cleave_step_options {
   size_t size; /* sizeof(cleave_step_options) */
-  /* Sum of the squares of their gradients, which counts in the norm; 0: none. CLEAVE_INVALID: it is
-   * negative. If it is not finite, no module steps. */
+  /* Sum of the squares of the gradients of the program's own parameters, which counts in the norm;
+   * 0: none. CLEAVE_INVALID: it is negative. If it is not finite, no module steps. */
   double other_square;
-  bool other_not_finite; /* one of their gradients is not finite, so no module steps */
+  bool other_not_finite; /* one of these gradients is not finite, so no module steps */
   uint64_t deadline_ms;  /* 0: cleave_options.deadline_ms */
 } cleave_step_options;
 
-/* Set size before the call. */
+/* Decision on a step of cleave_step_with. Set size before the call. */
 typedef struct cleave_step_decision {
   size_t size;  /* sizeof(cleave_step_decision) */
   bool applied; /* false: no module has changed, and the program must not step either */
@@ -1679,15 +1686,15 @@ CLEAVE_API cleave_status cleave_step_with_async(cleave_runtime *runtime,
 
 /* Steps one module inside the context: at its node, in its position of the schedule, with the
  * gradients since its last step there, which are then cleared. For schedules whose stages do not
- * wait for each other (pipedream). Nodes do not vote: a gradient that is not finite ends the
- * context with an error, and earlier steps stay. A call whose forward comes before the step and
- * whose backward after it uses the weights from before in both.
+ * wait for each other (pipedream). Nodes do not report gradient norms first: a gradient that is not
+ * finite ends the context with an error, and earlier steps stay. A call whose forward comes before
+ * the step and whose backward after it uses the weights from before in both.
  *
  * Call it before the backward of the context. CLEAVE_PRECONDITION: a backward of the context runs,
  * or the optimiser clips or has groups without no_rollback. ahead: number of steps between the last
- * decided one (cleave_step) and this one; the learning rate is that of so many steps later. keep:
- * the weights from before stay for calls with `old_weights` until the module's next step. ret_lr:
- * rate of the optimiser's first group; may be NULL. */
+ * decided one (cleave_step) and this one; the step has the learning rate of that many steps later.
+ * keep: the weights from before the step stay for calls with `old_weights` until the module's next
+ * step. ret_lr: rate of the optimiser's first group; may be NULL. */
 CLEAVE_API cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                         cleave_context context, cleave_module *module,
                                         uint64_t ahead, uint32_t position, bool keep,

@@ -44,7 +44,7 @@ void api_adapters_freeze_base(cleave_module *m, const cleave_module_options *o) 
   for (int i = 0; o->lora && i < m->params->n; i++) {
     clv_param *p = &m->params->list[i];
     if (!p->trainable || p->frozen || clv_name_is_of_adapter(p->name)) continue;
-    m->frozen_params[m->n_frozen_params++] = p->name;
+    m->frozen_param_names[m->n_frozen_params++] = p->name;
     p->frozen = true;
   }
 }

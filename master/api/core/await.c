@@ -226,8 +226,8 @@ static cleave_status begin_and_await(cleave_runtime *rt, const api_operation *op
   return status;
 }
 
-/* Runs an operation and copies its result. Copies without the lock, because a record that is done
- * does not change. */
+/* Runs an operation and copies its result. Copies without the runtime's lock, because a record that
+ * is done does not change. */
 cleave_status api_run_blocking(cleave_runtime *rt, const api_operation *op, api_arguments *a,
                                void *ret, cleave_error *error) {
   api_future *f;

@@ -5,10 +5,10 @@
  * is sent its calls (PREPARE). A call on which no root depends takes no part, so no node waits for
  * it.
  *
- * Nodes run the backwards of a module's calls in the order of the frame. The calls are grouped by
- * the last root that depends on them. The groups are in the order of the roots, and the calls of a
- * group are from the newest to the oldest. A call gets its gradient from calls of earlier groups,
- * or from newer calls of its own group, so this order cannot deadlock.
+ * Nodes run the backwards of a module's calls in the order in which PREPARE lists the calls. The
+ * calls are grouped by the last root that depends on them. The groups are in the order of the
+ * roots, and the calls of a group are from the newest to the oldest. A call gets its gradient from
+ * calls of earlier groups, or from newer calls of its own group, so this order cannot deadlock.
  */
 #include <math.h>
 #include <stdio.h>
@@ -97,8 +97,8 @@ static void append_call_to_group(api_call_group *g, api_value *v) {
 }
 
 /* True if the call's backward reads parameters that have changed since the call. Its node would
- * detect this as well, but only after the pass has begun. After a backward with `retain` the
- * forward runs again, so the backward always reads them. */
+ * detect this as well, but only after the pass has begun. After a backward with `retain`, the node
+ * repeats the forward before the next backward, so that backward always reads the parameters. */
 static bool is_call_outdated(const api_context *c, const api_value *v) {
   const cleave_module *m = v->module;
   uint32_t input_grad_mask = 0;
@@ -150,8 +150,8 @@ static cleave_status prepare_leaf(api_context *c, api_value *v, cleave_error *er
   return CLEAVE_OK;
 }
 
-/* Checks that the call after whose backward v runs belongs to an earlier root. Otherwise v would
- * wait for its own backward. */
+/* Checks the call whose backward must run before v (cleave_call_options.after): it must belong to
+ * an earlier root than v. Otherwise v would wait for its own backward. */
 static cleave_status check_runs_after(const api_context *c, const api_value *v,
                                       cleave_error *error) {
   const api_value *a = v->runs_after_backward_of;
@@ -244,7 +244,7 @@ static prepare_message begin_prepare(cleave_runtime *rt, api_context *c, uint32_
   p.n_passes_skipped = c->last_pass_number - c->last_pass_number_at_node[node] - 1;
   c->last_pass_number_at_node[node] = c->last_pass_number;
   c->nodes_with_written_gradients &=
-      ~NODE_BIT(node); /* its vote on this pass includes the written gradients */
+      ~NODE_BIT(node); /* the node's vote after this pass counts the written gradients */
   for (uint32_t i = 0; i < rt->n_modules; i++)
     p.needs_vote |= rt->modules[i] && rt->modules[i]->node == node && rt->modules[i]->optimizer;
   return p;
@@ -318,7 +318,7 @@ static void fill_deadline_error(const cleave_runtime *rt, const api_context *c,
   if (late_node) api_set_error_node(ret, late_node, "");
 }
 
-/* ---- the operation: one pass at a time in a context ------------------------------------------ */
+/* ---- the operation of a backward: one pass at a time in a context ---------------------------- */
 
 /* States of a backward (api_future.operation_state): earlier operations of the context have not
  * ended; the pass is running. */
@@ -431,9 +431,10 @@ void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave
              f->context->name);
 }
 
-/* ---- votes on gradients that the program has written ----------------------------------------- */
+/* ---- new votes after the program has written gradients --------------------------------------- */
 
-/* Sends a PREPARE without calls, which the node answers with a vote. */
+/* Sends a PREPARE without calls. The node answers with its vote: the sums of its squared
+ * gradients. */
 static cleave_status request_vote(cleave_runtime *rt, api_context *c, uint32_t node,
                                   cleave_error *error) {
   prepare_message p = begin_prepare(rt, c, node, false);

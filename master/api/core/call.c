@@ -37,7 +37,8 @@ cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
 
 /* ---- checks of a call, before anything is sent ----------------------------------------------- */
 
-/* Refuses an input of a module at the master whose copy at the master is rounded to bf16. */
+/* Refuses a worker's value as an input of a module at the master if the program gets the value
+ * rounded to bf16, because the master has only that copy. */
 static cleave_status check_master_gets_own_dtype(const api_value *v, cleave_error *error) {
   if (!v->is_fetched_as_bf16 || v->module->node == 0) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID,
@@ -48,7 +49,7 @@ static cleave_status check_master_gets_own_dtype(const api_value *v, cleave_erro
 }
 
 /* Checks that the module's node supports values in bf16, and that no module at the master computes
- * with the copy of a worker's value that is rounded for the program. */
+ * with a worker's value that was rounded to bf16 for the program. */
 static cleave_status check_rounding(const cleave_module *m, uint32_t input_index,
                                     const api_value *v, cleave_error *error) {
   const api_peer *p = &m->runtime->peers[m->node];
@@ -62,7 +63,7 @@ static cleave_status check_rounding(const cleave_module *m, uint32_t input_index
 
 static cleave_status check_input(const cleave_module *m, uint32_t input_index, const api_value *v,
                                  int64_t batch_size, cleave_error *error) {
-  const clv_node *in = &m->graph->nodes[m->input_nodes[input_index]];
+  const clv_node *in = &m->graph->nodes[m->input_node_indexes[input_index]];
   bool is_widened = v->dtype == CLV_BF16 && in->dtype == CLV_F32;
   clv_shape wanted_shape = in->shape;
   if (wanted_shape.rank)
@@ -79,8 +80,8 @@ static cleave_status check_input(const cleave_module *m, uint32_t input_index, c
   return CLEAVE_INVALID;
 }
 
-/* Checks the inputs of a module with local_only, which must be at its node. The message lists the
- * place of every input. */
+/* Checks that all inputs of a module with local_only are at the module's node. The error lists the
+ * node of each input. */
 static cleave_status check_input_places(cleave_runtime *rt, const cleave_module *m,
                                         api_value *const *in, cleave_error *error) {
   bool are_all_at_node = true;
@@ -93,7 +94,7 @@ static cleave_status check_input_places(cleave_runtime *rt, const cleave_module 
     are_all_at_node &=
         ((v->nodes_with_value | v->nodes_awaiting_module) & NODE_BIT(m->node)) || is_own_leaf;
     snprintf(text + at, sizeof text - at, "%sinput %u ('%s') is at %s", i ? ", " : "", i,
-             m->graph->nodes[m->input_nodes[i]].name, rt->peers[node].name);
+             m->graph->nodes[m->input_node_indexes[i]].name, rt->peers[node].name);
   }
   if (are_all_at_node) return CLEAVE_OK;
   const char *own_node_name = rt->peers[m->node].name;
@@ -122,22 +123,22 @@ static cleave_status check_devices(cleave_runtime *rt, const cleave_module *m, a
         error, CLV_PRECONDITION,
         "module '%s' on device %s of %s: input %u ('%s') is on device %s of the same node; load "
         "the module with device \"%s\", or with copies_inputs, which copies inputs there",
-        m->name, m->device, module_device, i, m->graph->nodes[m->input_nodes[i]].name, device,
-        device);
+        m->name, m->device, module_device, i, m->graph->nodes[m->input_node_indexes[i]].name,
+        device, device);
     api_set_error_node(error, module_device, m->name);
     return CLEAVE_PRECONDITION;
   }
   return CLEAVE_OK;
 }
-/* Returns the batch of the first input that is not a scalar. */
+/* Returns the batch size of the first input that is not a scalar. */
 static int64_t find_batch_size(api_value *const *in, uint32_t n) {
   for (uint32_t i = 0; i < n; i++)
     if (in[i]->shape.rank) return in[i]->shape.dim[0];
   return 1;
 }
 
-/* Sets the batch sizes of a graph that concatenates batches to those of the inputs. Fails if they
- * do not fit. */
+/* If each input of the module has a batch size of its own (a concat along dim 0), sets these sizes
+ * in the graph to those of the values. Fails if the sizes do not fit together. */
 static cleave_status check_batches(const cleave_module *m, api_value *const *in,
                                    cleave_error *error) {
   int64_t n[CLV_MAX_INPUTS] = {0};
@@ -190,7 +191,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
                   : v->local_tensor || v->is_deliver_sent || v->has_failed)
     return CLEAVE_OK;
   bool is_own_leaf = !v->module && !v->kept_ref;
-  /* the first CALL carries the leaf */
+  /* the first CALL that uses the leaf carries it */
   if (is_for_node && node == 0 && is_own_leaf) return CLEAVE_OK;
   if (is_for_node && node == 0) TRY_API(check_master_gets_own_dtype(v, error));
   if (is_for_node && node && !rt->peers[node].has_module) { /* no module there could use it */
@@ -210,7 +211,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
   if (is_for_node && node == 0 && v->has_failed) return send_failure_to_master_node(rt, v, error);
   if (v->cached_rows_module)
     return api_fail(error, CLV_PRECONDITION, "rows that a worker keeps are there alone");
-  /* the VALUE that is coming is for the program and for the master's node */
+  /* one VALUE frame serves the program and the master's node, and it was requested before */
   if (node == 0 && v->is_deliver_sent) return CLEAVE_OK;
   v->is_deliver_sent |= node == 0;
   TRY(clv_packet_new_deliver(rt->pool, v->context->id, v->id, to, &p, &err));
@@ -242,7 +243,7 @@ static cleave_status add_arguments(clv_packet *p, const api_value *v, uint32_t *
 
 /* Properties of a call besides its inputs. */
 typedef struct call_mode {
-  uint64_t awaited_call_id; /* id of the call after whose backward it runs; 0: none */
+  uint64_t awaited_call_id; /* id of the call whose backward must run before this call; 0: none */
   bool has_delivery;        /* the node sends the value without a request */
   bool is_for_program;      /* the program receives the delivery */
   /* receiver of the delivery if is_for_program is false: index of a node */
@@ -397,8 +398,8 @@ static cleave_status check_runs_after(cleave_runtime *rt, const api_context *c,
                                   : "no call of this context at its node");
 }
 
-/* Returns the id of the call that computes value `id`. For one of several outputs of a module it is
- * the call of this module. */
+/* Returns the id of the call that computes value `id`. If the value is one of several outputs of a
+ * module, returns the id of the call of that module. */
 static uint64_t find_call_id(const cleave_runtime *rt, uint64_t id) {
   const api_value *v = id ? api_id_table_get(&rt->values, id) : NULL;
   return v && v->module && v->module->output_owner_name[0] && v->n_args ? v->args[0]->id : id;
@@ -410,7 +411,7 @@ static bool needs_first_input_grad(cleave_runtime *rt, const cleave_reference *i
 }
 
 /* Makes a call. Loads the module first, which takes time only for its first use. Caller holds the
- * lock. */
+ * runtime's lock. */
 static cleave_status make_call(cleave_runtime *rt, cleave_context handle, cleave_module *m,
                                const cleave_reference *inputs, size_t n_inputs,
                                const call_mode *mode, api_value **ret, cleave_error *error) {
@@ -538,8 +539,8 @@ cleave_status cleave_call_outputs(cleave_runtime *runtime, cleave_context handle
   return status;
 }
 
-/* Begins a call. The future has no deadline, because the value may come until its context ends. The
- * functions that wait for the value have deadlines. */
+/* Begins a call. The future has no deadline, because the value may arrive at any time before its
+ * context ends. The functions that wait for the value have deadlines. */
 cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error) {
   api_value *v;

@@ -11,7 +11,7 @@
 #include "master/api/core/module_int.h"
 
 /* Delay before END_CONTEXT is sent again. It doubles after each resend, up to MAX_BACKOFF_FACTOR
- * times the first. */
+ * times the first delay. */
 enum { FIRST_RESEND_DELAY_NS = 250000000, MAX_BACKOFF_FACTOR = 64 };
 
 /* Sends END_CONTEXT again to nodes that have not answered. Only the first END_CONTEXT can carry a
@@ -67,7 +67,7 @@ static cleave_status send_end_contexts(cleave_runtime *rt, api_context *c, cleav
 }
 
 /* Frees the tensors that a context's values have in this process. The records stay, because kept
- * values depend on them. */
+ * values (cleave_keep) depend on them. */
 static void free_local_tensors(api_context *c) {
   for (api_value *v = c->newest_value; v; v = v->older_value) {
     v->gradient = clv_tensor_unref(v->gradient);
@@ -90,8 +90,8 @@ void api_context_free_if_ended(cleave_runtime *rt, api_context *c) {
   if (is_ending && !c->n_waiters && !silent_nodes) api_context_free(rt, c);
 }
 
-/* Sends each node the ids of the calls that it must finish for kept values. Returns false if there
- * are no such calls. */
+/* Sends each node the ids of the calls that it must finish for kept values (cleave_keep). Returns
+ * false if there are no such calls. */
 static bool send_needed_calls(cleave_runtime *rt, api_context *c) {
   return rt->kept_ops && rt->kept_ops->send_needed_calls(rt, c);
 }
@@ -113,8 +113,8 @@ static cleave_status defer_end_until_owners_answer(cleave_runtime *rt, api_conte
                   c->n_unconfirmed_kept_values, c->name);
 }
 
-/* Cancels the work in progress of the context. If calls must be finished for kept values, sends no
- * ABORT. */
+/* Cancels the work in progress of the context. If calls must be finished for kept values
+ * (cleave_keep), sends no ABORT. */
 static void cancel_context_work(cleave_runtime *rt, api_context *c) {
   cleave_error why;
   bool is_busy = c->n_waiters || c->is_backward_running || api_has_waiter_in_context(rt, c);
@@ -128,8 +128,8 @@ static void cancel_context_work(cleave_runtime *rt, api_context *c) {
   api_wake(rt);
 }
 
-/* Begins the end of a context and cancels its work. Returns true if END_CONTEXT must wait for the
- * owners of kept values. */
+/* Begins the end of a context and cancels its work. Returns true if the program has kept values
+ * (cleave_keep) whose owners have not answered: END_CONTEXT is sent after their answers. */
 static bool begin_context_end(cleave_runtime *rt, api_context *c) {
   bool must_await_owners = c->n_unconfirmed_kept_values && !c->has_failed;
   c->keeps_needed_calls = !c->has_failed && (must_await_owners || send_needed_calls(rt, c));
@@ -169,9 +169,9 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
 
 /* ---- closing a context ----------------------------------------------------------------------- */
 
-/* States of a close operation (api_future.operation_state): it waits for the owners of kept values,
- * for a pending step, for other functions that wait in the context, for the nodes' answers to
- * END_CONTEXT. */
+/* States of a close operation (api_future.operation_state): it waits for the owners of kept values
+ * (cleave_keep), for a pending step, for other functions that wait in the context, for the nodes'
+ * answers to END_CONTEXT. */
 enum { WAITS_FOR_REF_OWNERS, WAITS_FOR_STEP, WAITS_FOR_OTHER_WAITERS, WAITS_FOR_END_ANSWERS };
 
 cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
@@ -195,8 +195,8 @@ static api_context *find_closing_context(cleave_runtime *rt, api_future *f) {
   return NULL;
 }
 
-/* True if f still waits for the owners of kept values, or for a pending step, which has a deadline
- * of its own. */
+/* True if f still waits for the owners of kept values (cleave_keep), or for a pending step, which
+ * has a deadline of its own. */
 static bool must_wait_to_close(const cleave_runtime *rt, const api_context *c, api_future *f) {
   if (f->operation_state == WAITS_FOR_REF_OWNERS && c->n_unconfirmed_kept_values &&
       !c->has_failed && !api_is_deadline_over(rt, f->until_ns))

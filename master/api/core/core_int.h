@@ -28,9 +28,9 @@
  *   await.c, blocking.c            running operations; the blocking and the asynchronous functions
  *   workers.c, runtime_open.c, runtime_close.c  sessions; opening and closing a runtime
  *
- * master/api/extra registers with core what core calls of it: a table of functions with the first
- * kept reference (api_kept_ops), operations, the callbacks of futures, and records that are freed
- * with the runtime (api_attachment).
+ * core calls master/api/extra only through pointers that extra registers: a table of functions when
+ * the first reference is kept (api_kept_ops), operations, the callbacks of futures, and records
+ * that are freed with the runtime (api_attachment).
  *
  * Functions that can fail return cleave_status and take `cleave_error *error` (NULL allowed) last.
  * One lock guards everything behind a runtime. It is held for microseconds. Packets are sent under
@@ -105,9 +105,10 @@ typedef struct api_peer {
       supports_ties, supports_ema;
   bool supports_bf16_weights, supports_kept_refs, supports_bf16_values;
   uint64_t last_packet_ns; /* monotonic time of the peer's last packet */
-  /* monotonic time since which the peer reports that it mends a link to another worker; 0: none */
+  /* monotonic time since which the peer reports that it redials a lost link to another worker, ns;
+   * 0: it reports no such link */
   uint64_t mending_since_ns;
-  char device[API_DEVICE_NAME_BYTES];  /* device of the peer that "auto" means */
+  char device[API_DEVICE_NAME_BYTES];  /* device that "auto" means at the peer */
   char devices[API_DEVICE_LIST_BYTES]; /* all devices of the peer: "cpu, cuda:0" */
   /* error of the peer's last loss, which functions that need the peer return */
   cleave_error loss_error;
@@ -143,7 +144,8 @@ struct cleave_module {
   uint32_t index, generation; /* `module` and `generation` in frames */
   uint64_t load_number;       /* number in the order of loading, from 1 */
   uint32_t n_contexts;        /* contexts that have used the module and are not freed */
-  /* number of kept values of its outputs, and of operations in progress, that need this record */
+  /* number of kept values (cleave_keep) that the module computes, plus operations in progress that
+   * use the module; above 0: the record is not freed */
   uint32_t n_kept_refs;
   uint64_t unload_message_id; /* id of the UNLOAD that its node has not answered; 0: none */
   char name[CLEAVE_NAME + 1], device[API_DEVICE_NAME_BYTES];
@@ -153,9 +155,12 @@ struct cleave_module {
   clv_params *params;
   /* [params->n_ties] module that owns each tied parameter; NULL: this module itself */
   cleave_module **tie_owners;
-  const char **initialized_params, **frozen_params; /* names of parameters, stored in params */
-  int input_nodes[CLV_MAX_INPUTS];                  /* input nodes of the graph */
-  uint32_t n_frozen_params, n_initialized_params;   /* numbers of names in these two lists */
+  /* names of parameters that get initial values; names of frozen parameters; `params` has the
+   * texts */
+  const char **initialized_param_names, **frozen_param_names;
+  /* [n_inputs] index of each input node in the graph */
+  int input_node_indexes[CLV_MAX_INPUTS];
+  uint32_t n_frozen_params, n_initialized_params; /* numbers of names in these two lists */
   uint32_t n_trained_params; /* number of parameters that are trainable and not frozen */
   uint32_t n_inputs, n_threads, max_calls_in_flight;
   const clv_backend *backend; /* of a module at the master; NULL: the module is at a worker */
@@ -188,7 +193,7 @@ struct cleave_module {
   uint32_t n_groups;
   /* [params->n] 1 + group number of each parameter; 0: in no group. NULL without an optimiser */
   uint8_t *param_group_numbers;
-  /* some trainable parameters are in no group; at the node they form group 0, which no step
+  /* some trainable parameters are in no group; at the node these form group 0, which no step
    * changes */
   bool has_unstepped_group;
   uint64_t weights_version; /* steps and writes that have changed its parameters */
@@ -196,15 +201,15 @@ struct cleave_module {
    * (outputs.c); NULLs: it has one output. They are released with this module. */
   cleave_module *output_modules[CLV_MAX_OUTPUTS];
   uint32_t n_outputs; /* at least 1 */
-  /* for a module in `outputs` of another module: name of that module, and index of the output; "":
-   * a module of the program */
+  /* of an output module: name of the module whose output it takes, and index of that output; "": a
+   * module of the program */
   char output_owner_name[CLEAVE_NAME + 1];
   uint32_t output_index;
 };
 
 /* Returns the name of the module as the program loaded it, and in *ret_output_index the index of
- * the output. For a module in `outputs` of another module these are that module's name and the
- * output's index. */
+ * the output. For an output module (outputs.c) these are the name of the module with several
+ * outputs, and the index of the output. */
 static inline const char *api_program_module_name(const cleave_module *m,
                                                   uint32_t *ret_output_index) {
   *ret_output_index = m->output_index;
@@ -219,15 +224,15 @@ cleave_status api_module_new(cleave_runtime *rt, const cleave_module_options *o,
 /* Derives the keys of a graph's layers. */
 cleave_status api_derive_keys(const cleave_runtime *rt, const char *network_name, uint64_t seed,
                               clv_graph *g, cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS. Loads the module at its node, if it is not there. Called with the lock, which is released
- * during the load. */
+/* BLOCKS. Loads the module at its node, if it is not there. Called with the runtime's lock held,
+ * which is released during the load. */
 cleave_status api_module_place(cleave_module *m, bool needs_input_grads, uint64_t deadline_ms,
                                cleave_error *error);
 /* Checks that the module has a parameter or buffer `name`, with the dtype and shape of t (NULL:
  * any). */
 cleave_status api_check_weight(const cleave_module *m, const char *name, const cleave_tensor *t,
                                cleave_error *error);
-/* Sends LoadModule. Without the lock. */
+/* Sends LoadModule. Without the runtime's lock. */
 cleave_status api_load_module(cleave_module *m, uint64_t deadline_ms, cleave_error *error);
 
 /* ---- contexts and values --------------------------------------------------------------------- */
@@ -250,7 +255,7 @@ typedef struct api_kept_ref {
   bool is_fetching;          /* a fetch is in progress */
   bool has_failed;           /* the reference has failed, and `failure` is set */
   bool last_fetch_succeeded; /* the last fetch brought a value */
-  uint32_t n_leaves;         /* leaves of contexts that refer to the kept value */
+  uint32_t n_leaves;         /* leaves of contexts that refer to the kept value (cleave_keep) */
   uint32_t n_waiters;        /* functions that wait for a fetch */
   uint64_t n_fetches_done;   /* completed fetches */
   clv_tensor *fetched_value; /* result of the last fetch; NULL: none, or no waiter */
@@ -284,11 +289,13 @@ typedef struct api_value {
   bool is_awaited_by_master_node;
   bool are_saved_tensors_freed; /* a backward without `retain` has covered the call */
   bool had_backward;            /* some backward pass has covered the call */
-  /* the value is kept when its context ends, because a kept value depends on it */
+  /* the value is kept when its context ends, because a kept value (cleave_keep) depends on it */
   bool is_retained;
-  bool is_kept;           /* the program has kept the value, so the record stays */
-  bool is_needed_by_peer; /* a kept value that depends on it is computed at another node */
-  uint32_t n_waiters;     /* functions that wait for the value */
+  /* the program has called cleave_keep for the value, so the record stays */
+  bool is_kept;
+  /* a kept value (cleave_keep) that depends on this value is computed at another node */
+  bool is_needed_by_peer;
+  uint32_t n_waiters; /* functions that wait for the value */
   cleave_error failure;
   clv_tensor *local_tensor; /* the value in this process; NULL: it is not here */
   uint32_t n_args;
@@ -304,18 +311,20 @@ typedef struct api_value {
   uint64_t n_node_drives_begun; /* n_node_drives_begun of the runtime when the call was made */
   uint64_t weights_version;     /* weights_version of the module when the call was made */
   /* The fields below belong to the last backward pass that reached the value. */
-  uint32_t last_pass_number; /* number of the last pass that reached it */
+  uint32_t last_pass_number; /* number of the last pass that reached the value */
   /* number of gradients that are summed into the gradient of the value */
   uint32_t n_contributions;
   /* number of these gradients that were received so far */
   uint32_t n_contributions_received;
-  float root_weight;              /* initial gradient of a root; 0: not a root */
-  uint32_t last_root_index;       /* index of the last root that depends on the value */
-  struct api_value *next_in_list; /* next call in its api_call_group, in descending ids */
-  /* position of the gradient for each input in the sum that is the input's gradient */
+  float root_weight;        /* initial gradient of a root; 0: not a root */
+  uint32_t last_root_index; /* index of the last root that depends on the value */
+  /* next value in a list: of its api_call_group, or of values to free */
+  struct api_value *next_in_list;
+  /* [n_args] for each input: index of this call's contribution in the sum that is the input's
+   * gradient */
   uint32_t contribution_indexes[CLV_MAX_INPUTS];
   /* The fields below belong to a leaf. */
-  /* [contributions_cap] gradients received in this pass, in the order of their sum */
+  /* [contributions_cap] gradients received in this pass, in the order in which they are added */
   clv_tensor **contributions;
   uint32_t contributions_cap;
   clv_tensor *gradient;
@@ -329,19 +338,22 @@ typedef struct api_context {
   api_context_state state;
   bool is_evaluation;  /* calls use evaluation mode, and there is no backward */
   bool records_events; /* nodes send their events at the end of the context */
-  /* after END_CONTEXT the nodes still hold the calls that kept values depend on */
+  /* after END_CONTEXT the nodes still hold the calls that kept values (cleave_keep) depend on */
   bool keeps_needed_calls;
   bool has_final_step; /* a step that cannot be reverted was decided in the context */
-  uint32_t n_calls_awaiting_backward; /* calls behind a backward that has not begun */
+  /* number of calls that must run after a backward that has not begun
+   * (cleave_call_options.after) */
+  uint32_t n_calls_awaiting_backward;
   uint64_t rng_step;                  /* step number of the RNG position; 0: the context's number */
   uint32_t n_waiters;                 /* functions of the program that wait within the context */
-  uint32_t n_unconfirmed_kept_values; /* kept values whose owner has not answered */
+  uint32_t n_unconfirmed_kept_values; /* kept values (cleave_keep) whose owner has not answered */
   uint64_t end_resend_ns;             /* monotonic time at which END_CONTEXT is sent again */
   uint64_t end_resend_interval_ns;    /* delay between two sendings of END_CONTEXT */
   api_value *newest_value;
-  api_node_set nodes_used;          /* nodes that were sent something of the context */
-  api_node_set nodes_ended;         /* nodes that have freed all they held for the context */
-  api_node_set nodes_keeping_calls; /* nodes that have freed all but what kept values need */
+  api_node_set nodes_used;  /* nodes that were sent something of the context */
+  api_node_set nodes_ended; /* nodes that have freed all they held for the context */
+  /* nodes that have freed all but what kept values (cleave_keep) need */
+  api_node_set nodes_keeping_calls;
   /* nodes that were lost and have rejoined since the context used them */
   api_node_set nodes_since_restarted;
   /* number of calls sent to each node; the node handles a PREPARE after it has that many */
@@ -357,9 +369,10 @@ typedef struct api_context {
   uint32_t n_leaf_gradients_missing;  /* gradients of leaves, not received yet */
   bool has_gradient[API_MAX_MODULES]; /* a backward has reached parameters of the module */
   clv_tensor *votes[API_MAX_NODES];   /* sums of squared gradients in each node's last FINISHED */
-  /* nodes whose last vote had a gradient that is not finite */
+  /* nodes whose last vote reports a gradient that is not finite */
   api_node_set nodes_with_nonfinite_gradients;
-  api_node_set nodes_with_written_gradients; /* nodes that got gradients since their last vote */
+  /* nodes to which the program has written gradients since their last vote */
+  api_node_set nodes_with_written_gradients;
   /* answers to APPLY or REVERT that have not arrived */
   uint32_t n_step_answers_missing;
   /* id of the first message of the present decision; answers to earlier messages are ignored */
@@ -392,8 +405,8 @@ typedef struct api_state_request {
   uint32_t node;
   const char *item_name; /* name of the item to store in `item_tensor`; NULL: none */
   clv_tensor *item_tensor;
-  api_state_item *items; /* [count] receives the items; NULL: items are not stored */
-  /* n_received: items received so far; count: items that the answer has */
+  api_state_item *items; /* [n_items_expected] receives the items; NULL: they are not stored */
+  /* number of items received so far; number of items in the complete answer */
   uint32_t n_items_received, n_items_expected;
   bool is_for_file;
   uint64_t file_bytes;                /* size of the state file, as its node reports */
@@ -424,10 +437,11 @@ typedef struct api_call_group {
   api_value *first_call, *last_call;
 } api_call_group;
 
-/* A failure, and the text and place without secrets that were sent instead of its own. */
+/* A failure, and the text and place that this process has sent in place of the failure's own, which
+ * may quote secrets. */
 typedef struct api_redacted_error {
   cleave_error full_error;
-  char sent_text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1]; /* as sent; hop: the place */
+  char sent_text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1]; /* text as sent; hop: place as sent */
   uint64_t context;                                          /* id of the context that failed */
 } api_redacted_error;
 
@@ -456,27 +470,28 @@ typedef struct api_platform {
 
 struct api_future; /* future_int.h */
 
-/* Functions of kept_refs.c that contexts, calls and events use. All are called with the lock. */
+/* Functions of kept_refs.c that contexts, calls and events use. All are called with the runtime's
+ * lock held. */
 typedef struct api_kept_ops {
   /* Decrements n_leaves of the reference, because a leaf that refers to it is being freed. */
   void (*release_leaf)(cleave_runtime *rt, api_kept_ref *k);
-  /* Has the kept value of the leaf v sent from its owner to a node that needs it. */
+  /* Makes the owner send the kept value (cleave_keep) of leaf v to a node that needs it. */
   cleave_status (*deliver_value)(cleave_runtime *rt, api_value *v, uint32_t node,
                                  cleave_error *error);
-  /* Begins to fetch the kept value; f ends when it has arrived. */
+  /* Begins to fetch the kept value (cleave_keep); f ends when it has arrived. */
   cleave_status (*begin_fetch)(cleave_runtime *rt, api_kept_ref *k, struct api_future *f,
                                cleave_error *error);
-  /* Waits until the owners of the context's kept values have answered. */
+  /* Waits until the owners of the context's kept values (cleave_keep) have answered. */
   void (*await_owners)(cleave_runtime *rt, api_context *c, uint64_t until_ns);
-  /* Lets the context end without the answers of the owners of its kept values. */
+  /* Lets the context end without the answers of the owners of its kept values (cleave_keep). */
   void (*stop_awaiting_owners)(cleave_runtime *rt, api_context *c);
-  /* Sends each node the ids of its calls that the context's kept values depend on. Returns false if
-   * there are no such calls. */
+  /* Sends each node the ids of its calls that the context's kept values (cleave_keep) depend on.
+   * Returns false if there are no such calls. */
   bool (*send_needed_calls)(cleave_runtime *rt, api_context *c);
   /* Marks the context's unconfirmed kept values as failed, because owners may receive the failure
-   * of the context before they receive what to keep. */
+   * of the context before the request to keep a value. */
   void (*on_context_failed)(cleave_runtime *rt, const api_context *c);
-  /* Marks the kept values at a lost node as failed. */
+  /* Marks the kept values (cleave_keep) at a lost node as failed. */
   void (*on_node_failed)(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
   /* Handles a REF_ frame by which the master's own node answers the program. */
   void (*on_owner_answer)(cleave_runtime *rt, const clv_packet *p);
@@ -488,34 +503,36 @@ typedef struct api_kept_ops {
 /* Weights that are about to be written to a module, or that were read from a module. */
 typedef struct api_noted_values {
   cleave_runtime *runtime;
-  const cleave_module *module; /* NULL if are_read_values, because it may be released already */
-  uint32_t node;               /* node of the module */
+  /* module of the weights; NULL if are_read_values, because the program may have released the
+   * module */
+  const cleave_module *module;
+  uint32_t node; /* node of the module */
   const cleave_named_tensor *items;
   size_t n;
   bool are_read_values;
 } api_noted_values;
 
 /* Gate of a program's runtime (extra/open.c). It permits or refuses what is sent, by the rows that
- * the program has declared and by the policy of the host. may_send.c asks it about each tensor and
- * each failure, before it asks the program's own may_send. All functions but those that say
- * otherwise are called with the lock. */
+ * the program has declared and by the policy of the host. may_send.c asks the gate about each
+ * tensor and each failure, before it asks the program's own may_send. The functions are called with
+ * the runtime's lock, unless their comments say otherwise. */
 typedef struct api_gate {
   void *user;
   /* Permits or refuses the tensor by its row and the policy. */
   cleave_status (*check_tensor)(void *user, const cleave_sending *sending, cleave_error *error);
-  /* Counts a tensor that all hooks permit, for the limits of the policy. If this fails, the tensor
-   * is not sent. */
+  /* Counts a tensor that all hooks permit, for the limits of the policy. If charge_tensor fails,
+   * the tensor is not sent. */
   cleave_status (*charge_tensor)(void *user, const cleave_sending *sending, cleave_error *error);
   /* Compares what a tensor shows with the row that permits it, after `check_tensor` has permitted
    * it. v: a value of a module at the master, or a value of a module at a worker whose gradient is
-   * sent. Called with `owner`; NULL: the gate is off. */
+   * sent. Its first argument is `owner`. A pointer of NULL means that the gate is off. */
   cleave_status (*judge_tensor)(void *owner, const api_value *v, const cleave_sending *sending,
                                 cleave_error *error);
   /* Add to the ledger of this host the keys of layers and the values that the module's worker will
-   * know, before they are sent. For a module at the master they keep samples of the values, which
-   * are looked up in the ledger later. note_values is also called for values that the program has
-   * read from the module's node (are_read_values). Called with `owner`, without the lock; NULL: the
-   * runtime is that of a command. */
+   * know, before they are sent. For a module at the master the functions keep samples of the
+   * values, which are looked up in the ledger later. note_values is also called for values that the
+   * program has read from the module's node (are_read_values). The first argument is `owner`, and
+   * the runtime's lock is not held. NULL: the runtime is that of a command. */
   cleave_status (*note_module)(void *owner, const cleave_module *m, cleave_error *error);
   cleave_status (*note_values)(void *owner, const api_noted_values *values, cleave_error *error);
   /* called when all contexts are closed, before the links end; NULL: nothing is done then */
@@ -531,7 +548,7 @@ typedef struct api_attachment {
 } api_attachment;
 
 /* Work that is due from time to time. Its owner registers it (api_add_job), and each thread that
- * waits for nodes runs it (wait.c). Both functions are called with the lock. */
+ * waits for nodes runs it (wait.c). Both functions are called with the runtime's lock held. */
 typedef struct api_job {
   /* Does the work that is due. Returns the time of the next run, monotonic ns; UINT64_MAX: none. */
   uint64_t (*before_sleep)(cleave_runtime *rt);
@@ -544,7 +561,7 @@ struct cleave_runtime {
   api_platform platform;
   const clv_session_config *config;
   clv_session_config *own_config; /* `config` if the runtime frees it; NULL: the caller owns it */
-  api_gate gate;                  /* zeros: the runtime is that of a command */
+  api_gate gate;                  /* gate of a program; all zeros: a command uses the runtime */
   cleave_status (*may_send)(void *user, const cleave_sending *sending, cleave_error *error);
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
   bool (*is_interrupted)(void *user); /* cleave_options.interrupted; NULL: none */
@@ -643,9 +660,10 @@ void api_unlockp(cleave_runtime **rt); /* unlocks *rt; for CLV_AUTO */
 cleave_status api_open_on_platform(const api_platform *platform, const clv_session_config *config,
                                    const cleave_options *options, cleave_runtime **ret_runtime,
                                    cleave_error *error) CLEAVE_RESULT;
-/* True if the options name the worker, or no workers. */
+/* True if the options list the worker, or list no workers. */
 bool api_is_worker_wanted(const cleave_options *o, const char *worker);
-/* Monotonic time of the platform in ns, and random bytes that cannot be guessed. */
+/* api_now returns the monotonic time of the platform in ns. api_fill_random writes `len` random
+ * bytes that cannot be guessed. */
 uint64_t api_now(const cleave_runtime *rt);
 clv_code api_fill_random(const cleave_runtime *rt, void *ret, size_t len,
                          clv_err *err) CLV_USE_RESULT;
@@ -657,20 +675,20 @@ uint64_t api_deadline_ns(const cleave_runtime *rt, uint64_t deadline_ms);
 bool api_is_deadline_over(const cleave_runtime *rt, uint64_t until_ns);
 /* Returns the monotonic time at which a deadline passes if there is no outage until then. */
 uint64_t api_deadline_monotonic_ns(const cleave_runtime *rt, uint64_t until_ns);
-/* Stops or restarts the clock of the deadlines, by whether some link is being mended now. Each
- * thread that waits calls this repeatedly. With the lock. */
+/* Stops the clock of the deadlines while some lost link is being redialled, else restarts it. Each
+ * thread that waits calls this repeatedly. With the runtime's lock held. */
 void api_update_outage_clock(cleave_runtime *rt);
-/* Asks workers whether they are mending links to each other: all workers if `all_workers` is true,
- * else those that have reported it before. Later calls of api_update_outage_clock use the answers.
- * With the lock. */
+/* Asks workers whether they are redialling lost links to each other. Asks all workers if
+ * `all_workers` is true, else those that have reported such a link before. Later calls of
+ * api_update_outage_clock use the answers. With the runtime's lock held. */
 void api_ask_about_outages(cleave_runtime *rt, bool all_workers);
 /* Registers a job; `job` must be static. */
 void api_add_job(cleave_runtime *rt, const api_job *job);
-/* Add and remove a record that is freed with the runtime. With the lock. */
+/* Add and remove a record that is freed with the runtime. With the runtime's lock held. */
 void api_attach(cleave_runtime *rt, api_attachment *a, void (*free)(api_attachment *a));
 void api_detach(cleave_runtime *rt, api_attachment *a);
-/* With the lock: sleeps until api_wake is called. If the master's own node has no thread, drives
- * the node meanwhile. False: `until_ns` has passed. */
+/* With the runtime's lock held: sleeps until api_wake is called. If the master's own node has no
+ * thread, drives the node meanwhile. False: `until_ns` has passed. */
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns);
 /* As api_sleep, for the thread of futures: api_wake ends it only while no thread of the program
  * awaits a future. */
@@ -695,8 +713,8 @@ void api_poll(cleave_runtime *rt); /* as api_sleep, without sleeping */
  * changed. */
 void api_wake(cleave_runtime *rt);
 
-/* With the lock: sends a packet to a node, which may be the master's own. Takes ownership of the
- * packet, also on failure. */
+/* With the runtime's lock held: sends a packet to a node, which may be the master's own. Takes
+ * ownership of the packet, also on failure. */
 cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_error *error);
 /* As api_send, but the packet may wait for the next one to the node, if the caller's thread drives
  * the master's own node (cleave_options.single_thread). Before that thread sleeps, all buffered
@@ -713,8 +731,8 @@ void api_module_set_device(cleave_module *m, const char *device);
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error);
 cleave_status api_open_link(api_peer *p, cleave_error *error);
 /* Hook that each link calls before it sends a packet. Asks the gate and the program's may_send
- * about each tensor of the packet. If the packet has a failure, first replaces its text by code and
- * place, and asks them about the failure as well. */
+ * about each tensor of the packet. If the packet has a failure, first replaces the failure's text
+ * by code and place, and asks both about the failure as well. */
 clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err);
 /* Restores the full text of a failure that this process has sent as code and place, and that a node
  * has sent back. */
@@ -725,7 +743,7 @@ void api_close_sessions(cleave_runtime *rt);
 void api_runtime_free(cleave_runtime *rt);
 void api_close_links(cleave_runtime *rt);
 /* Handles an answer of a node. Takes ownership of the packet. Called by any thread, without the
- * lock. */
+ * runtime's lock. */
 void api_on_packet(api_peer *from, clv_packet *p);
 void api_on_program_packet(void *user, clv_packet *p);
 void api_on_suppressed_logs(void *user, const clv_log_entry *entry);
@@ -734,10 +752,11 @@ void api_on_suppressed_logs(void *user, const clv_log_entry *entry);
  * Returns buf. */
 const char *api_describe_silence(const cleave_runtime *rt, char *buf, size_t len);
 
-/* With the lock: fails the contexts, requests and kept values that need the lost node. */
+/* With the runtime's lock held: fails the contexts, requests and kept values that need the lost
+ * node. */
 void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
 /* Records the first failure of a context and, unless a step is being decided, sends ABORT to nodes
- * not in `notified_nodes`. With the lock. */
+ * not in `notified_nodes`. With the runtime's lock held. */
 void api_context_fail(cleave_runtime *rt, api_context *c, const cleave_error *failure,
                       api_node_set notified_nodes);
 void api_context_send_aborts(cleave_runtime *rt, api_context *c, api_node_set notified_nodes);
@@ -748,12 +767,12 @@ cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_va
 cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
                             cleave_error *error);
 void api_drop_value(cleave_runtime *rt, api_value *v);
-/* With the lock: sends DROP to all nodes that have one of the values, linked by next_in_list. A
- * node frees a value after the calls that use it. (forget.c) */
+/* With the runtime's lock held: sends DROP to all nodes that have one of the values, linked by
+ * next_in_list. A node frees a value after the calls that use it. (forget.c) */
 cleave_status api_drop_values_at_nodes(cleave_runtime *rt, api_value *first, cleave_error *error);
-/* With the lock: frees, in this process and at all nodes, the released values of a context on which
- * no value with a handle depends. Does nothing while a backward runs or kept values are
- * unconfirmed, or if the context has failed. */
+/* With the runtime's lock held: frees, in this process and at all nodes, the released values of a
+ * context on which no value with a handle depends. Does nothing while a backward runs or kept
+ * values are unconfirmed, or if the context has failed. */
 cleave_status api_forget_unneeded_values(cleave_runtime *rt, api_context *c, cleave_error *error);
 void api_drop_values(cleave_runtime *rt, api_context *c);
 void api_context_free(cleave_runtime *rt, api_context *c);
@@ -766,30 +785,31 @@ void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_err
 
 /* Writes a value's failure into a frame, with the worker's name in the text. */
 void api_failure_to_frame(const api_value *v, clv_frame *ret);
-/* With the lock: requests that a value be delivered to a node; with node 0 and is_for_node false,
- * to the program. */
+/* With the runtime's lock held: requests that a value be delivered to a node; with node 0 and
+ * is_for_node false, to the program. */
 cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node, bool is_for_node,
                                 cleave_error *error);
 
-/* With the lock: sends STATE_PUT of items, [n] with n above 0, and waits for the answer.
- * context_id: context of gradients; 0 for other state. */
+/* With the runtime's lock held: sends STATE_PUT of items, [n] with n above 0, and waits for the
+ * answer. context_id: context of gradients; 0 for other state. */
 cleave_status api_put_state_items(cleave_module *m, clv_state_kind state_kind, uint64_t context_id,
                                   const api_state_item *items, uint32_t n, uint64_t until_ns,
                                   cleave_error *error);
 
-/* With the lock: returns and clears deferred_error, the failure of a step whose context has ended;
- * CLEAVE_OK: there is none. */
+/* With the runtime's lock held: returns and clears deferred_error, the failure of a step whose
+ * context has ended; CLEAVE_OK: there is none. */
 cleave_status api_take_deferred_error(cleave_runtime *rt, cleave_error *error);
-/* With the lock: frees a context without waiters once all nodes have answered its end. */
+/* With the runtime's lock held: frees a context without waiters once all nodes have answered its
+ * end. */
 void api_context_free_if_ended(cleave_runtime *rt, api_context *c);
-/* Call when all owners of the context's kept values have answered. Ends the context if its end was
- * pending for this. */
+/* Call when all owners of the context's kept values (cleave_keep) have answered. Ends the context
+ * if its end was pending for this. */
 void api_context_on_owners_answered(cleave_runtime *rt, api_context *c);
 
 clv_lr_schedule api_convert_lr_schedule(const cleave_schedule *s);
 cleave_status api_check_lr_schedule(const cleave_schedule *s, cleave_error *error);
-/* With the lock: adds the parameters that the groups name to the optimiser. After a failure the
- * caller calls api_optimizer_remove_params, which removes those that were added. */
+/* With the runtime's lock held: adds the parameters that the groups name to the optimiser. After a
+ * failure the caller calls api_optimizer_remove_params, which removes those that were added. */
 cleave_status api_optimizer_add_groups(cleave_optimizer *o, const cleave_group *groups,
                                        size_t n_groups, cleave_error *error);
 void api_optimizer_remove_params(cleave_optimizer *o);
@@ -799,23 +819,25 @@ uint32_t api_group_param_names(const cleave_module *m, uint32_t group_number,
                                const char **ret_names);
 void api_optimizer_free(cleave_optimizer *o);
 
-/* With the lock: sends the unsent final step (unsent_step_context), if there is one. */
+/* With the runtime's lock held: sends the unsent final step (unsent_step_context), if there is
+ * one. */
 void api_flush_final_step(cleave_runtime *rt);
 /* As api_flush_final_step, for a context that ends: if possible, sends a node the step and
  * END_CONTEXT in one message. *ret_sent_nodes: nodes that were sent both. */
 void api_flush_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *ret_sent_nodes);
 
-/* With the lock: concludes the step of a context after every node has answered it. */
+/* With the runtime's lock held: concludes the step of a context after every node has answered
+ * it. */
 void api_on_step_answered(cleave_runtime *rt, api_context *c);
-/* With the lock: refuses to change or read parameters while calls wait for a backward that has not
- * begun (cleave_call_options.after). Otherwise the change would wait for these calls, and the
- * backward could not begin before the change. */
+/* With the runtime's lock held: refuses to change or read parameters while calls wait for a
+ * backward that has not begun (cleave_call_options.after). Otherwise the change would wait for
+ * these calls, and the backward could not begin before the change. */
 cleave_status api_check_no_pending_backward(const cleave_runtime *rt, cleave_error *error);
-/* With the lock: reverts the pending step if it has failed or its deadline has passed. Returns the
- * monotonic time at which to call it again, in ns. */
+/* With the runtime's lock held: reverts the pending step if it has failed or its deadline has
+ * passed. Returns the monotonic time at which to call it again, in ns. */
 uint64_t api_step_decision_advance(cleave_runtime *rt);
-/* With the lock: waits until no step is pending. If the step has failed, it has been reverted when
- * this returns, and its context has the error. */
+/* With the runtime's lock held: waits until no step is pending. If the step has failed, it has been
+ * reverted when this returns, and its context has the error. */
 cleave_status api_await_step_decision(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);
 
 /* Builds a graph from a text of layers. n_parts: number of parts into which layers may be divided;
@@ -849,18 +871,19 @@ void api_adapters_freeze_base(cleave_module *m, const cleave_module_options *o);
 
 /* Returns the learning rate of a group for the step that is being taken. */
 double api_group_learning_rate(const cleave_optimizer *o, const api_optimizer_group *g);
-/* With the lock: sends the decision on a step to the modules at `nodes` that take part in it. apply
- * false: the step is not taken. scale: factor of the gradients, from clipping. */
+/* With the runtime's lock held: sends the decision on a step to the modules at `nodes` that take
+ * part in it. is_applied false: no module steps. scale: factor of the gradients, from clipping. */
 cleave_status api_send_step_decision(cleave_optimizer *o, api_context *c, api_node_set nodes,
                                      bool is_applied, double scale, cleave_error *error);
 /* Returns the learning rate of the first group `n_steps_ahead` steps from now. */
 double api_learning_rate_after_steps(const cleave_optimizer *o, uint64_t n_steps_ahead);
-/* With the lock: sends APPLY of cleave_step_at to one module, with a position in the context's
- * schedule. */
+/* With the runtime's lock held: sends APPLY of cleave_step_at to one module, with a position in the
+ * context's schedule. */
 cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave_module *m,
                                uint64_t n_steps_ahead, uint32_t position, bool saves_weights,
                                cleave_error *error);
-/* With the lock: passes the events in a node's ENDED frame to the program's on_event. */
+/* With the runtime's lock held: passes the events in a node's ENDED frame to the program's
+ * on_event. */
 void api_report_events(cleave_runtime *rt, const api_peer *from, const clv_packet *p);
 
 /* ---- kept.c ---------------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@ cleave_status api_fail(cleave_error *error, clv_code code, const char *fmt, ...)
 cleave_status api_convert_error(cleave_error *error, const clv_err *err);
 void api_set_error_node(cleave_error *error, const char *node, const char *hop);
 
-/* Exports the function `now` of this file under the name that it had before 0.9 as well. */
+/* Also exports the function `new_name` of this file as `old_name`, its name before 0.9. */
 #define API_DEPRECATED_ALIAS(old_name, new_name) \
   CLEAVE_API extern __typeof__(new_name) old_name __attribute__((alias(#new_name)))
 
@@ -47,12 +47,13 @@ cleave_status api_check_not_null(const void *const *arguments, size_t n, const c
 /* Copies options of a program that was compiled with an older or newer header. Their first field is
  * their size, a size_t. known_size: size of the struct in this version. Fields that a shorter
  * struct lacks are 0 in *ret. A longer struct is refused if a byte after known_size is not 0,
- * because this library does not know its meaning. type: "cleave_call_options", for messages.
- * options NULL: zeros. */
+ * because this library does not know its meaning. type: name of the struct for messages, such as
+ * "cleave_call_options". If options is NULL, *ret is all zeros. */
 cleave_status api_copy_options_in(const void *options, size_t known_size, const char *type,
                                   void *ret, cleave_error *error);
 
-/* Declares a copy of options: COPY_OPTIONS_IN(cleave_call_options, how, options) declares `how`. */
+/* Declares the variable `local`, a copy of the program's options. Example:
+ * COPY_OPTIONS_IN(cleave_call_options, how, options). */
 #define COPY_OPTIONS_IN(type, local, options) \
   type local;                                 \
   TRY_API(api_copy_options_in((options), sizeof(type), #type, &local, error))

@@ -12,8 +12,8 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/incarnations_int.h"
 
-/* time for which a report of a broken link is held back; the loss of a worker would show
- * meanwhile */
+/* time for which a worker's report of a broken link to another worker is held back, ns; if that
+ * worker is lost, its own link to the master ends within this time */
 enum { BROKEN_LINK_WAIT_NS = 500 * 1000 * 1000 };
 
 /* Handler of one kind of frame. Returns true if it has taken ownership of the packet. Sets

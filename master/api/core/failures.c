@@ -52,8 +52,8 @@ void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_err
   const char *element_text = from->index ? "" : f->failure.offending_value;
   snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element_text[0] ? " (" : "", element_text,
            element_text[0] ? ")" : "");
-  if (from->index)
-    api_restore_redacted_error(rt, ret); /* if the text is one that this process has sent */
+  if (from->index) /* in case the node returns a text that this process has sent */
+    api_restore_redacted_error(rt, ret);
   char received_text[CLEAVE_TEXT];
   memcpy(received_text, ret->text, sizeof received_text);
   replace_module_numbers(rt, received_text, ret->text, sizeof ret->text);

@@ -59,7 +59,7 @@ static bool is_value_needed(const cleave_runtime *rt, const api_value *v) {
 }
 
 /* Marks the inputs of a needed value as needed, unless the value has no further backward, because
- * only a backward reads them. */
+ * only its backward reads the inputs. */
 static void mark_needed_inputs(const cleave_runtime *rt, api_value *v) {
   if (v->runs_after_backward_of) v->runs_after_backward_of->last_needed_sweep = rt->n_value_sweeps;
   if (v->are_saved_tensors_freed && !v->is_kept) v->n_args = 0;

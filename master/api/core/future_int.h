@@ -56,7 +56,7 @@ typedef struct api_arguments {
 } api_arguments;
 
 /* A kind of operation: a row of core/operations.c or of a table in extra. All functions but
- * copy_result are called with the lock. */
+ * copy_result are called with the runtime's lock held. */
 typedef struct api_operation {
   const char *name; /* name in messages, such as "a step" */
   /* Checks the arguments, and sends the requests or leaves that to the first `advance`. If it
@@ -65,7 +65,8 @@ typedef struct api_operation {
                          cleave_error *error);
   /* Continues the operation after answers, and finishes f if all answers have arrived. */
   void (*advance)(cleave_runtime *rt, struct api_future *f);
-  /* Fills in the error of a deadline that has passed. NULL: `advance` checks deadlines. */
+  /* Fills in the error when the operation's deadline has passed. NULL: `advance` checks the
+   * deadline itself. */
   void (*fill_deadline_error)(cleave_runtime *rt, const struct api_future *f, cleave_error *ret);
   /* Withdraws an operation whose future ends before it is finished. NULL: nothing to do. */
   void (*withdraw)(cleave_runtime *rt, struct api_future *f);
@@ -92,20 +93,21 @@ typedef struct api_future {
   bool is_finished;    /* the operation has ended; a cancelled one may be done before */
   bool is_released;    /* the program has no handle any more */
   bool cannot_cancel;  /* its work continues after a cancel; only the result is dropped */
-  /* this operation runs the context's backward pass now, or for a step the vote; when it ends,
-   * is_backward_running is cleared */
+  /* this operation runs the context's backward pass now, or, if it is a step, the pass in which
+   * nodes vote again; when the pass ends, is_backward_running is cleared */
   bool owns_pass;
   /* API_OPERATION_CLOSE: END_CONTEXT is sent after the owners of kept values have answered */
   bool end_awaits_owners;
   uint64_t until_ns, deadline_ms;
-  uint64_t next_check_ns;               /* when its deadline is checked; UINT64_MAX: never */
+  /* time at which the operation's deadline is checked, ns; UINT64_MAX: never */
+  uint64_t next_check_ns;
   cleave_error outcome;                 /* how the operation ended; status OK: success */
   char subject_name[CLV_WIRE_NAME + 1]; /* name of its module, context or parameter, for messages */
   /* callbacks not called yet; the last link of the list */
   api_callback *callbacks, **callbacks_tail;
   struct api_future *next, **prev_link; /* in the list of unfinished or free records */
-  struct api_future *next_ready;        /* in api_futures.first_ready */
-  /* The fields below name the subject of the operation. */
+  struct api_future *next_ready;        /* next record in the list api_futures.first_ready */
+  /* The fields below are the objects on which the operation works. */
   /* the operation ends when this context ends; NULL: it belongs to no context */
   api_context *context;
   uint64_t context_id;
@@ -146,7 +148,7 @@ typedef struct api_futures {
   pthread_t callback_thread;
 } api_futures;
 
-/* Call the functions below with the lock. A new record belongs to the caller until
+/* Call the functions below with the runtime's lock held. A new record belongs to the caller until
  * api_future_enqueue lists it. */
 cleave_status api_futures_new(cleave_runtime *rt, cleave_error *error);
 void api_futures_free(cleave_runtime *rt);
@@ -159,8 +161,8 @@ cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_futu
                               cleave_error *error);
 /* Decrements n_users, which api_future_new and api_future_find have incremented. */
 void api_future_release_use(cleave_runtime *rt, api_future *f);
-/* Counts a waiter of f, or with `is_watched` false one less. While f has waiters, answers for it
- * wake the threads that sleep. */
+/* Increments n_watchers of f, or decrements it if `is_watched` is false. While n_watchers is above
+ * 0, an answer for f wakes the sleeping threads. */
 void api_future_set_watched(api_future *f, bool is_watched);
 /* Sets the result, unless f is done. why NULL: success. */
 void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *why);
@@ -216,7 +218,8 @@ cleave_status api_backward_begin(cleave_runtime *rt, api_arguments *a, api_futur
                                  cleave_error *error);
 void api_backward_advance(cleave_runtime *rt, api_future *f);
 void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
-/* Begins a pass without calls, in which nodes with written gradients vote again. */
+/* Begins a pass without calls, in which the nodes with written gradients send new votes: the sums
+ * of their squared gradients. */
 void api_vote_begin(cleave_runtime *rt, api_context *c);
 static inline bool api_is_pass_done(const api_context *c) {
   return !(c->nodes_in_pass & ~c->nodes_finished_pass) && !c->n_leaf_gradients_missing;
@@ -238,7 +241,7 @@ cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *
                               cleave_error *error);
 void api_state_advance(cleave_runtime *rt, api_future *f);
 void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
-/* Ends the future's use of its module. */
+/* Decrements n_kept_refs of the module that the operation has used. */
 void api_state_free_work(cleave_runtime *rt, api_future *f);
 cleave_status api_copy_state_result(const api_future *f, void *ret, cleave_error *error);
 cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
@@ -254,24 +257,26 @@ void api_close_advance(cleave_runtime *rt, api_future *f);
 
 /* ---- await.c --------------------------------------------------------------------------------- */
 
-/* Each function of cleave.h that waits for nodes calls one of these two, without the lock.
- * api_run_blocking begins an operation and waits for it; api_run_async begins it and returns a
- * future. ret: the `ret` of the operation's copy_result. */
+/* Each function of cleave.h that waits for nodes calls api_run_blocking or api_run_async, without
+ * the runtime's lock. api_run_blocking begins an operation and waits for it; api_run_async begins
+ * it and returns a future. ret: the `ret` of the operation's copy_result. */
 cleave_status api_run_blocking(cleave_runtime *rt, const api_operation *op, api_arguments *a,
                                void *ret, cleave_error *error);
 cleave_status api_run_async(cleave_runtime *rt, const api_operation *op, api_arguments *a,
                             cleave_future *ret, cleave_error *error);
 
-/* With the lock: starts the thread of futures, unless it runs or the runtime is single_thread. */
+/* With the runtime's lock held: starts the thread of futures, unless it runs or the runtime is
+ * single_thread. */
 cleave_status api_futures_start_thread(cleave_runtime *rt, cleave_error *error);
-/* With the lock: waits until f is done or until_ns has passed. Returns its result. */
+/* With the runtime's lock held: waits until f is done or until_ns has passed. Returns its
+ * result. */
 cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until_ns,
                                cleave_error *error);
-/* With the lock: advances all unfinished records. Returns the monotonic time at which to call it
- * again, in ns. */
+/* With the runtime's lock held: advances all unfinished records. Returns the monotonic time at
+ * which to call it again, in ns. */
 uint64_t api_futures_advance(cleave_runtime *rt);
-/* With the lock: waits until one of futures, [n], is done. Handles with id 0 are skipped. False:
- * the deadline has passed. */
+/* With the runtime's lock held: waits until one of futures, [n], is done. Handles with id 0 are
+ * skipped. False: the deadline has passed. */
 bool api_futures_await_any(cleave_runtime *rt, const cleave_future *futures, size_t n,
                            uint64_t until_ns, size_t *ret_index);
 /* Returns the result of a record that is done. */
@@ -295,7 +300,7 @@ cleave_status api_worker_file_check_result(const cleave_state_file *ret, cleave_
 /* Ends all records. Then ends the thread of futures, after it has called all callbacks. */
 void api_futures_stop(cleave_runtime *rt);
 
-/* ---- noted_values.c: without the lock -------------------------------------------------------- */
+/* ---- noted_values.c: without the runtime's lock ---------------------------------------------- */
 
 /* Passes weights that are about to be written to a module to the gate's note_values. */
 cleave_status api_note_written_values(const cleave_module *m, const cleave_named_tensor *items,

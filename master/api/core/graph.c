@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Builds graphs node by node, and from texts in the syntax of session files. A text is made part of
- * a session file and read as such, so it has the same meaning there and here, and its errors have
- * line and column.
+ * Builds graphs node by node, and from texts in the syntax of session files. To read a text, the
+ * functions insert it into the text of a session file and parse that. So the text means the same as
+ * in a session file, and errors give line and column.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,
   return CLEAVE_OK;
 }
 
-/* ---- parts of a session file that a program does not have ------------------------------------ */
+/* ---- filling in keys that a program's session file lacks ------------------------------------- */
 
 static bool has_key(const char *text, const char *key) {
   size_t len = strlen(key);

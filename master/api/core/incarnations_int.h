@@ -24,7 +24,7 @@ static inline bool api_can_link_directly(const api_peer *a, const api_peer *b) {
   return !api_is_peer_lost(a) && !api_is_peer_lost(b) && !a->n_rejoins && !b->n_rejoins;
 }
 
-/* ---- checks of nodes and modules; call them with the lock ------------------------------------ */
+/* ---- checks of nodes and modules; called with the runtime's lock held ------------------------ */
 
 /* Fails with CLEAVE_UNAVAILABLE and the node's name if the node is lost. api_check_module_present
  * also fails if the module was lost with an earlier incarnation of its node. */
@@ -36,7 +36,7 @@ cleave_status api_check_module_present(const cleave_module *m, cleave_error *err
 bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
                                    const clv_frame *f);
 
-/* ---- workers.c: without the lock, BLOCKS ----------------------------------------------------- */
+/* ---- workers.c: BLOCK; called without the runtime's lock ------------------------------------- */
 
 clv_rpc_pem api_tls_pem(const cleave_runtime *rt);
 void api_end_session(const api_peer *p);            /* sends CloseSession; ignores errors */
@@ -49,11 +49,11 @@ cleave_status api_connect_worker(api_peer *p, cleave_error *error) CLEAVE_RESULT
 
 /* Copies items of a module's state, and checks that the module has an item with this name, dtype
  * and shape. The caller passes *ret_items [n] to api_state_items_free, also after a failure.
- * Without the lock. */
+ * Without the runtime's lock. */
 cleave_status api_copy_state_items(const cleave_module *m, cleave_state_kind kind,
                                    const cleave_named_tensor *from, size_t n,
                                    api_state_item **ret_items, cleave_error *error) CLEAVE_RESULT;
-/* With the lock, BLOCKS: reads all state of a kind from the module's node. */
+/* BLOCKS, with the runtime's lock held: reads all state of a kind from the module's node. */
 cleave_status api_read_all_state_items(cleave_module *m, cleave_state_kind kind, uint64_t until_ns,
                                        api_state_item **ret_items, uint32_t *ret_n,
                                        cleave_error *error) CLEAVE_RESULT;

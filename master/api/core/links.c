@@ -13,7 +13,7 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
   api_on_packet(from, p);
 }
 
-/* Frees ended contexts that waited only for the lost worker. */
+/* Frees ended contexts that waited only for the lost worker's answer to END_CONTEXT. */
 static void free_ended_contexts(cleave_runtime *rt) {
   for (size_t i = 0; i < rt->contexts.cap; i++) {
     size_t n = rt->contexts.n;
@@ -22,7 +22,8 @@ static void free_ended_contexts(cleave_runtime *rt) {
   }
 }
 
-/* Maps the codes with which the link to a dead worker may end to CLV_UNAVAILABLE. */
+/* Replaces a code with which the link ends if the worker stops answering by CLV_UNAVAILABLE.
+ * Returns other codes unchanged. */
 static clv_code map_loss_code(clv_code code) {
   bool means_silence = code == CLV_OK || code == CLV_CANCELLED || code == CLV_DEADLINE ||
                        code == CLV_UNKNOWN || code == CLV_ABORTED;

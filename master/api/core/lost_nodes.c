@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fails the contexts, modules and requests that use a lost node, or both ends of a lost link
- * between two workers.
+ * Fails the contexts, modules and requests that use a lost node, and the contexts that use both
+ * workers of a lost link.
  */
 #include <stdio.h>
 
@@ -45,7 +45,7 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
 
 /* Fails the contexts that use both ends of a broken link between workers, once the time has passed
  * in which the master would have noticed the loss of either worker. Other contexts and kept values
- * are not affected. */
+ * (cleave_keep) are not affected. */
 static void fail_broken_link(cleave_runtime *rt) {
   if (!rt->broken_link_error.status || api_now(rt) < rt->broken_link_wait_until_ns) return;
   cleave_error why = rt->broken_link_error;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Decides whether a tensor may leave this process. Describes it as a cleave_sending, and asks the
- * gate and the program's may_send before the link sends it. Of a failure only the code and the
+ * gate and the program's may_send before the link sends it. For a failure, only its code and its
  * place are sent.
  */
 #include <stdio.h>
@@ -43,8 +43,8 @@ static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uin
   return CLV_OK;
 }
 
-/* Describes a kept value. If the master has no record of the value, it relays the value from one
- * worker to another. */
+/* Describes a kept value (cleave_keep). If this process has no record of the value, it is relaying
+ * the value from one worker to another. */
 static void describe_kept_value(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
   const api_kept_ref *k = api_id_table_get(&rt->kept_refs, f->reference.ref_id);
   ret->kind = k && !k->module ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_VALUE;
@@ -107,8 +107,8 @@ static clv_code ask_program(const cleave_runtime *rt, const cleave_sending *send
 }
 
 /* Asks the gate's judge about the value of a module at the master, or the gradient for the value of
- * a module at a worker. Does nothing for a relayed tensor, because what the worker that computed it
- * was sent has passed the gate. */
+ * a module at a worker. Does nothing for a relayed tensor, because all tensors from which a worker
+ * computed it have passed the gate before. */
 static clv_code judge_tensor(const cleave_runtime *rt, const clv_frame *f,
                              const cleave_sending *sending, clv_err *err) {
   cleave_error why = {.status = CLEAVE_OK};
@@ -165,8 +165,8 @@ static uint64_t find_frame_step(const cleave_runtime *rt, const clv_frame *f) {
   return c && c->rng_step ? c->rng_step : f->context;
 }
 
-/* Stores a failure and returns its number in rt->redacted. If the failure was stored before,
- * returns the number that it has, and sets the place in f to the one that was sent then. */
+/* Stores a failure in rt->redacted_errors and returns its number. If the failure was stored before,
+ * returns its earlier number, and sets the place in f to the place that was sent then. */
 static uint64_t store_redacted_error(cleave_runtime *rt, clv_frame *f,
                                      const cleave_error *full_error) {
   for (uint64_t n = rt->n_redacted_errors;

@@ -17,14 +17,14 @@
 
 static cleave_status freeze_parameters(cleave_module *m, const cleave_module_options *o,
                                        cleave_error *error) {
-  TRY(clv_alloc((size_t)m->params->n, sizeof *m->frozen_params, &m->frozen_params, &err));
+  TRY(clv_alloc((size_t)m->params->n, sizeof *m->frozen_param_names, &m->frozen_param_names, &err));
   for (size_t k = 0; k < o->n_frozen; k++) {
     bool has_match = false;
     for (int i = 0; i < m->params->n; i++) {
       clv_param *p = &m->params->list[i];
       if (!p->trainable || fnmatch(o->frozen[k], p->name, 0) != 0) continue;
       has_match = true;
-      if (!p->frozen) m->frozen_params[m->n_frozen_params++] = p->name;
+      if (!p->frozen) m->frozen_param_names[m->n_frozen_params++] = p->name;
       p->frozen = true;
     }
     if (!has_match)
@@ -107,13 +107,13 @@ static cleave_status copy_artifact(cleave_module *m, const cleave_module_options
 static cleave_status copy_initialized_names(cleave_module *m, const cleave_module_options *o,
                                             cleave_error *error) {
   size_t max_names = o->n_initialized + (size_t)m->params->n;
-  TRY(clv_alloc(max_names, sizeof *m->initialized_params, &m->initialized_params, &err));
+  TRY(clv_alloc(max_names, sizeof *m->initialized_param_names, &m->initialized_param_names, &err));
   for (int i = 0; o->lora && m->artifact_name && i < m->params->n; i++)
     if (clv_name_is_of_adapter(m->params->list[i].name))
-      m->initialized_params[m->n_initialized_params++] = m->params->list[i].name;
+      m->initialized_param_names[m->n_initialized_params++] = m->params->list[i].name;
   for (size_t i = 0; i < o->n_initialized; i++) {
     TRY_API(api_check_weight(m, o->initialized[i], NULL, error));
-    m->initialized_params[m->n_initialized_params++] =
+    m->initialized_param_names[m->n_initialized_params++] =
         clv_params_find(m->params, o->initialized[i])->name;
   }
   return CLEAVE_OK;
@@ -143,20 +143,20 @@ static cleave_status find_input_nodes(cleave_module *m, cleave_error *error) {
     if (m->n_inputs == CLV_MAX_INPUTS)
       return api_fail(error, CLV_INVALID, "module '%s' has more than %d inputs", m->name,
                       CLV_MAX_INPUTS);
-    m->input_nodes[m->n_inputs++] = i;
+    m->input_node_indexes[m->n_inputs++] = i;
   }
   if (m->n_inputs && m->graph->n_nodes > (int)m->n_inputs) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID, "module '%s' has %u inputs and %d ops; at least one of each",
                   m->name, m->n_inputs, m->graph->n_nodes - (int)m->n_inputs);
 }
 
-/* first bytes of the digest of a node's name, which the key depends on */
+/* number of bytes of the digest of a graph node's name that enter the node's key */
 enum { NODE_NAME_DIGEST_BYTES = 16 };
 _Static_assert(12 + sizeof(clv_sha256) + NODE_NAME_DIGEST_BYTES <= CLV_KEY_MAX_INPUT,
                "what a key is derived of");
 
-/* True for the second and later nodes of a layer, such as an adapter, which have keys of their
- * own. */
+/* True if the graph node is not the first of its layer, such as an adapter. Such nodes have keys of
+ * their own. */
 static bool is_later_node_of_layer(const clv_graph *g, int i) {
   const clv_node *n = &g->nodes[i];
   return i > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
@@ -185,8 +185,8 @@ clv_code clv_layer_keys(const clv_key *session, const char *network_name, uint64
   return CLV_OK;
 }
 
-/* Derives the keys of a graph's layers. A module is sent with these keys and without the session's
- * seed. */
+/* Derives the keys of a graph's layers. A worker receives these keys with the module, and never the
+ * session's seed. */
 cleave_status api_derive_keys(const cleave_runtime *rt, const char *network_name, uint64_t seed,
                               clv_graph *g, cleave_error *error) {
   TRY(clv_layer_keys(&rt->seed, network_name, seed, g, &err));
@@ -224,7 +224,7 @@ static clv_code check_tf32(const cleave_module *m, clv_err *err) {
   return clv_err_prefix(err, "module '%s' at %s", m->name, m->runtime->peers[m->node].name);
 }
 
-/* Replaces "auto" and "cuda" by the device that the node has for them. */
+/* Replaces "auto" and "cuda" by the name of the device that they mean at the module's node. */
 static void resolve_device(const cleave_runtime *rt, cleave_module *m) {
   const api_peer *p = &rt->peers[m->node];
   const char *cuda_device_name = m->node ? strstr(p->devices, "cuda:") : NULL;

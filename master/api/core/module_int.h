@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How modules are loaded (module.c, module_load.c) and unloaded (module_unload.c). All functions
- * are called with the lock.
+ * Functions that load modules (module.c, module_load.c) and unload them (module_unload.c). All
+ * functions are called with the runtime's lock held.
  */
 #ifndef CLEAVE_API_MODULE_INT_H
 #define CLEAVE_API_MODULE_INT_H
@@ -19,8 +19,9 @@ void api_module_free(cleave_module *m);
 void api_context_use_module(api_context *c, cleave_module *m);
 void api_context_release_modules(cleave_runtime *rt, api_context *c);
 
-/* Change n_kept_refs, the number of kept values of the module and of operations in progress. While
- * it is not 0, the module's record stays, but its node may unload the module. NULL is allowed. */
+/* Change n_kept_refs, the number of kept values (cleave_keep) of the module and of operations in
+ * progress. While it is not 0, the module's record stays, but its node may unload the module. NULL
+ * is allowed. */
 void api_module_add_kept_ref(cleave_module *m);
 void api_module_remove_kept_ref(cleave_module *m);
 

@@ -54,7 +54,7 @@ static cleave_status unload_tied_modules(const cleave_module *owner, uint64_t un
 }
 
 /* Reads the state of a module and unloads it. If reading fails, the module stays as it was. If
- * unloading fails, the next use of the module continues. */
+ * unloading fails, the next use of the module repeats it. */
 cleave_status api_module_save_and_unload(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
@@ -90,7 +90,7 @@ cleave_status api_module_restore_state(cleave_module *m, uint64_t until_ns, clea
 
 static cleave_status send_given_weights(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   for (size_t i = m->n_pending_weights;
-       /* none is freed before the node has all of them, so another attempt can follow */
+       /* no given weight is freed before the node has all, so that the load can be repeated */
        i-- > 0;) {
     api_state_item item = {.tensor = m->pending_weights[i].tensor};
     snprintf(item.name, sizeof item.name, "%s", m->pending_weights[i].name);

@@ -30,9 +30,9 @@ void api_module_free(cleave_module *m) {
   clv_params_free(m->params);
   free(m->pending_weights);
   free(m->tie_owners);
-  free(m->frozen_params);
+  free(m->frozen_param_names);
   free(m->artifact_name);
-  free(m->initialized_params);
+  free(m->initialized_param_names);
   free(m->direct_to);
   free(m->param_group_numbers);
   free(m);
@@ -97,8 +97,8 @@ void api_module_unload_if_unused(cleave_module *m) {
   send_unload(m);
 }
 
-/* Unloads released modules that nothing needs any more, because the modules tied to them are
- * gone. */
+/* Unloads released modules that nothing needs any more, because the modules tied to them were
+ * freed. */
 static void unload_unused_owners(cleave_runtime *rt) {
   for (uint32_t i = 0; i < rt->n_modules; i++)
     if (rt->modules[i] && rt->modules[i]->is_released) api_module_unload_if_unused(rt->modules[i]);
@@ -164,9 +164,9 @@ bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return false;
 }
 
-/* Handles an ERROR that answers UNLOAD. After NOT_FOUND the module counts as unloaded, because the
- * node does not have it; after another error too, if it was not certain that the node has it
- * (may_be_at_node). Any other module that the node refuses to unload keeps its index. */
+/* Handles an ERROR that answers UNLOAD. The module counts as unloaded after NOT_FOUND, because the
+ * node does not have it, and after any error if it is uncertain whether the node has the module
+ * (may_be_at_node). After other errors the module keeps its index. */
 bool api_on_unload_error(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
   cleave_module *m = find_unloading_module(rt, from, f);
   if (m && (f->failure.code == CLV_NOT_FOUND || m->may_be_at_node)) handle_unload_answer(m);

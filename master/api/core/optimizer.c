@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The distributed optimiser: one local optimiser per module, and one decision for all of them. The
- * nodes have voted with their last backward. The decision is sent to every node, and if a node
- * cannot step, all nodes revert the step. param_groups.c has the groups of parameters.
+ * The distributed optimiser: one local optimiser per module, and one decision for all of them. With
+ * its last backward, each node has sent its vote: the sums of its squared gradients. The decision
+ * is sent to every node, and if a node cannot step, all nodes revert the step. param_groups.c has
+ * the groups of parameters.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -130,10 +131,10 @@ static double add_grouped_squared_norms(const cleave_module *m, const double *su
   return total_squared_norm;
 }
 
-/* Adds the sums of squared gradients in the votes of the nodes. A vote has them in the order of the
- * modules and parameters of the node, for modules that have gradients. They are added in the order
- * in which modules were loaded, so that the norm depends neither on the nodes nor on the indices of
- * the modules. */
+/* Adds the sums of squared gradients in the votes of the nodes. A vote lists the sums of modules
+ * that have gradients, in the order of the modules and parameters of the node. The function adds
+ * them in the order in which modules were loaded, so that the norm depends neither on the nodes nor
+ * on the indices of the modules. */
 static cleave_status sum_squared_norms(const cleave_optimizer *o, const api_context *c, double *ret,
                                        cleave_error *error) {
   const cleave_runtime *rt = o->runtime;
@@ -211,7 +212,7 @@ void api_on_step_answered(cleave_runtime *rt, api_context *c) {
 }
 
 /* Reverts the pending step. The failure is sent to the nodes after REVERT, because a node that
- * receives it drops the copies that REVERT restores. */
+ * receives the failure frees the copies that REVERT restores. */
 static void begin_step_revert(cleave_runtime *rt, api_context *c) {
   cleave_error late_step_error;
   api_fail(&late_step_error, CLV_DEADLINE, "not every node took the step of context %s in time",
@@ -232,8 +233,8 @@ static void end_step_revert(cleave_runtime *rt, api_context *c) {
   api_wake(rt);
 }
 
-/* Begins or ends the revert of the pending step. The first function that needs the answers to APPLY
- * waits for them. */
+/* Begins or ends the revert of the pending step. cleave_step does not wait for the answers to
+ * APPLY; the first later function that needs them does. */
 uint64_t api_step_decision_advance(cleave_runtime *rt) {
   api_context *c = rt->undecided_context;
   if (!c) return UINT64_MAX;

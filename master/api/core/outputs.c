@@ -13,7 +13,7 @@
 #include "master/api/core/module_int.h"
 
 typedef struct output_graphs {
-  clv_graph *graphs[CLV_MAX_OUTPUTS]; /* [n] */
+  clv_graph *graphs[CLV_MAX_OUTPUTS]; /* [n] graph of each output module */
   int n;
 } output_graphs;
 

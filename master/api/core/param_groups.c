@@ -150,7 +150,7 @@ static cleave_status add_module_params(cleave_optimizer *o, const cleave_group *
   return CLEAVE_OK;
 }
 
-/* Removes a module from its optimiser, if that was released and is not o. */
+/* Removes a module from its optimiser, if that optimiser was released and is not `o`. */
 static void leave_released_optimizer(const cleave_optimizer *o, cleave_module *m) {
   if (!m->optimizer || m->optimizer == o) return;
   api_module_leave_optimizer(m);

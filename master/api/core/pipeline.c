@@ -91,7 +91,7 @@ _Static_assert((int)CLEAVE_EVENT_KINDS == CLV_TRACE_KINDS &&
                "kinds of events are those of rows");
 
 /* Converts a row of a worker's trace to an event. Returns false if kind or module is unknown. A
- * worker may send any numbers as times and clock offset; sums of them wrap around. */
+ * worker may send any numbers as times and clock offset, so their sums may wrap around. */
 static bool read_event(const cleave_runtime *rt, const api_peer *from, const int64_t *row,
                        int64_t clock_ahead_ns, cleave_event *ret) {
   int64_t kind = row[CLV_TRACE_KIND], module = row[CLV_TRACE_MODULE];
@@ -99,7 +99,7 @@ static bool read_event(const cleave_runtime *rt, const api_peer *from, const int
   bool is_module_event = kind <= CLV_TRACE_STEP;
   const cleave_module *m = module >= 0 && module < rt->n_modules ? rt->modules[module] : NULL;
   if (is_module_event && !(m && m->node == from->index)) return false;
-  /* an output module, not one of the program */
+  /* the module is an output module (outputs.c), which the program does not know */
   if (is_module_event && m->output_owner_name[0]) return false;
   *ret = (cleave_event){.kind = (cleave_event_kind)kind,
                         .node = from->index,

@@ -76,7 +76,8 @@ cleave_status cleave_reference_release(cleave_runtime *runtime, cleave_reference
   TRY_API(api_find_value(runtime, reference, &v, error));
   v->is_released = true;
   if (v->context->n_unconfirmed_kept_values)
-    /* not freed now, because the owner may not have it yet; its context frees it */
+    /* the owner of a kept value (cleave_keep) has not answered, so a node may still need this
+     * value; the end of the context frees it */
     return CLEAVE_OK;
   if (v->needs_grad) return CLEAVE_OK;
   v->next_in_list = NULL;

@@ -8,7 +8,7 @@
 
 #include "master/api/core/core_int.h"
 
-/* ---- the lock and the clock ------------------------------------------------------------------ */
+/* ---- the runtime's lock and the clock of its deadlines --------------------------------------- */
 
 void api_lock(cleave_runtime *rt) { pthread_mutex_lock(&rt->lock); }
 void api_unlock(cleave_runtime *rt) { pthread_mutex_unlock(&rt->lock); }
@@ -39,8 +39,9 @@ uint64_t api_deadline_monotonic_ns(const cleave_runtime *rt, uint64_t until_ns) 
 
 static bool has_link(const api_peer *p) { return !api_is_peer_lost(p) && p->link; }
 
-/* Returns true if the worker has reported that it mends a link to another worker. A report is valid
- * for limits.lease, because a link between workers ends after this time without a connection. */
+/* Returns true if the worker reports that it redials a lost link to another worker. A report counts
+ * for at most limits.lease, because a link between workers ends after this time without a
+ * connection. */
 static bool reports_outage(const cleave_runtime *rt, api_peer *p) {
   uint64_t now_ns = api_now(rt);
   if (!has_link(p) || !clv_link_is_peer_mending(p->link))

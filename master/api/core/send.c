@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Sends frames to nodes. A final step that was decided earlier is sent before any other frame. No
- * function waits for its answers, so it is held back until the next frame. This is mostly the end
- * of its context, and one message then carries both.
- */
+ * function waits for the answers to a final step, so the step is held back until the next frame.
+ * This is mostly the end of its context, and one message then carries both.
+ * */
 #include <stdio.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ cleave_status api_send_buffered(cleave_runtime *rt, uint32_t node, clv_packet *p
   return api_send(rt, node, p, error);
 }
 
-/* ---- failures of contexts -------------------------------------------------------------------- */
+/* ---- sending the failure of a context to its nodes ------------------------------------------- */
 
 /* Sends ABORT to the nodes of the context that are not in `notified_nodes`. */
 void api_context_send_aborts(cleave_runtime *rt, api_context *c, api_node_set notified_nodes) {
@@ -147,8 +147,9 @@ cleave_status api_send_step_decision(cleave_optimizer *o, api_context *c, api_no
 /* ---- the unsent final step ------------------------------------------------------------------- */
 
 /* True if one message can carry the decision on the step for all modules of the node that the
- * context has called. That is so if all of these modules that have an optimiser have this one, one
- * group and the same learning rate, *ret_rate. False if no such module has an optimiser. */
+ * context has called. That is so if each of these modules that has an optimiser has the optimiser
+ * `o`, one group and the same learning rate, *ret_rate. False if no such module has an
+ * optimiser. */
 static bool can_send_one_apply(const cleave_optimizer *o, const api_context *c, uint32_t node,
                                float *ret_rate) {
   bool has_module = false, have_all_same_step = true;

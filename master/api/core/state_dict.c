@@ -73,7 +73,7 @@ cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *
   return CLEAVE_OK;
 }
 
-/* Drops the future's use of its module. */
+/* Decrements n_kept_refs of the module that the operation has used. */
 void api_state_free_work(cleave_runtime *rt, api_future *f) {
   (void)rt;
   api_module_remove_kept_ref(f->module);

@@ -11,11 +11,12 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/incarnations_int.h"
 
-/* A piece has MAX_PIECE_BYTES. At the end of an item, smaller pieces have a half or a quarter of
- * it, and only what is less than MIN_HALVED_PIECE_BYTES has another size, so that the pool keeps
- * tensors of few sizes. */
+/* A piece has MAX_PIECE_BYTES. The end of an item is divided into pieces of a half or a quarter of
+ * that, and a rest below MIN_HALVED_PIECE_BYTES is a piece of its own. So the pool keeps tensors of
+ * few sizes. */
 enum { MAX_PIECE_BYTES = 256 << 10, MIN_HALVED_PIECE_BYTES = 64 << 10, MAX_PIECES_IN_FLIGHT = 64 };
-/* Limits in bytes of the window, the bytes in flight. It is 1 / WINDOW_DIVISOR of all bytes. */
+/* Smallest and largest window, the most bytes that may be in flight. Between these limits the
+ * window is 1 / WINDOW_DIVISOR of all bytes. */
 enum { MIN_WINDOW_BYTES = 2 << 20, MAX_WINDOW_BYTES = 16 << 20, WINDOW_DIVISOR = 32 };
 
 /* A piece in flight: bytes offset..offset + length - 1 of items[item_index]. */
@@ -55,7 +56,7 @@ static size_t next_piece_bytes(const transfer *p) {
   return CLV_MIN(remaining_bytes, length);
 }
 
-/* Continues with the first item, from index `item_index` on, that has bytes. */
+/* Sets the transfer to the first item at or after index `item_index` that is not empty. */
 static cleave_status skip_to_item(transfer *p, size_t item_index, cleave_error *error) {
   p->item_index = item_index;
   p->offset = 0;

@@ -7,15 +7,17 @@
 
 #include "master/api/core/core_int.h"
 
-/* With the lock: sends STATE_GET and lists the request *r, which the caller has filled in. Answers
- * are stored in *r until api_state_request_free, which the caller calls also after a failure. */
+/* With the runtime's lock held: sends STATE_GET and lists the request *r, which the caller has
+ * filled in. Answers are stored in *r until api_state_request_free, which the caller calls also
+ * after a failure. */
 cleave_status api_state_send_get(cleave_module *m, clv_state_kind state_kind, uint64_t context_id,
                                  api_state_request *r, cleave_error *error) CLEAVE_RESULT;
 /* True if the request has all of its answers, or has failed. */
 static inline bool api_is_request_answered(const api_state_request *r) {
   return r->has_failed || (r->is_answered && r->n_items_received >= r->n_items_expected);
 }
-/* With the lock: waits for all answers. what: name of the request, for the error of a deadline. */
+/* With the runtime's lock held: waits for all answers. what: name of the request, for the error of
+ * a deadline. */
 cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,
                               uint64_t until_ns, cleave_error *error) CLEAVE_RESULT;
 /* As api_state_send_get, for a STATE_PUT of n items, above 0. context_id: context of gradients; 0

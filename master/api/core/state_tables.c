@@ -60,8 +60,8 @@ static const state_cell peers[N_PEER_STATES][N_PEER_EVENTS] = {
  *             reload, for UNLOADING or GONE when nothing needs the module.
  *   UNLOADING Nothing needs the module, and its node has been sent UNLOAD. Left for GONE when the
  *             node has answered or is lost.
- *   GONE      The module has no index. Its record stays while a kept value or an operation needs
- *             it. */
+ *   GONE      The module has no index. Its record stays while a kept value (cleave_keep) or an
+ *             operation needs the record. */
 static const state_cell modules[N_MODULE_STATES][N_MODULE_EVENTS] = {
     [MODULE_NEW] = {[MODULE_TRANSFER_BEGINS] = DO(BEGIN, MODULE_PLACING),
                     [MODULE_OUTDATED] = DO(IGNORE, MODULE_NEW),
@@ -87,16 +87,17 @@ static const state_cell modules[N_MODULE_STATES][N_MODULE_EVENTS] = {
  *   OPEN        The program can use the context. Left for CLOSING by cleave_context_close, for
  *               ENDING by cleave_context_end.
  *   CLOSING     A close operation (API_OPERATION_CLOSE) waits for the nodes, and frees the context
- *   when all
- *               nodes have answered. Left for END_PENDING if owners of kept values are late, for
- *               ENDING_KEPT if nodes still hold calls for kept values.
+ *               when all nodes have answered. Left for END_PENDING if owners of kept values
+ *               (cleave_keep) answer late, for ENDING_KEPT if nodes still hold calls for kept
+ *               values.
  *   ENDING      No function waits. The context counts in n_ending_contexts, the contexts whose end
- *               is not answered. The last answer of a node frees it. Left like CLOSING.
+ *               is not answered. The last answer of a node frees the context. Left like CLOSING.
  *   END_PENDING The nodes have not been sent END_CONTEXT, because owners of kept values have not
- *               answered. When they have, END_CONTEXT is sent, and it is left for ENDING_KEPT.
+ *               answered. Left for ENDING_KEPT when all owners have answered: then END_CONTEXT is
+ *               sent.
  *   ENDING_KEPT The nodes have answered, or will, but still hold calls on which kept values depend.
- *               No function waits, and the context does not count in n_ending_contexts. It is freed
- *               when no node holds anything of it. */
+ *               No function waits, and the context does not count in n_ending_contexts. The context
+ *               is freed when no node holds anything of it. */
 static const state_cell contexts[API_N_CONTEXT_STATES][API_N_CONTEXT_EVENTS] = {
     [API_CONTEXT_OPEN] = {[API_CONTEXT_CLOSES] = DO(BEGIN, API_CONTEXT_CLOSING),
                           [API_CONTEXT_ENDS] = DO(BEGIN, API_CONTEXT_ENDING),

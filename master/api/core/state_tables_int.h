@@ -32,8 +32,8 @@ typedef enum api_peer_state {
 typedef enum api_peer_event {
   PEER_LINK_ENDS,
   PEER_REJOIN_BEGINS,
-  PEER_REJOINS,      /* its link and its session are open again */
-  PEER_REJOIN_FAILS, /* its link or its session could not be opened */
+  PEER_REJOINS,      /* the link and the session of the peer are open again */
+  PEER_REJOIN_FAILS, /* the link or the session of the peer could not be opened */
   PEER_CLOSES,       /* the runtime is closed */
   N_PEER_EVENTS
 } api_peer_event;
@@ -49,9 +49,9 @@ typedef enum api_module_state {
 
 typedef enum api_module_event {
   MODULE_TRANSFER_BEGINS, /* a function begins to load the module at its node, or to unload it */
-  MODULE_AT_NODE,         /* that function has ended, and the module is at the node */
-  MODULE_NOT_AT_NODE,     /* that function has ended, and the module is not at the node */
-  MODULE_OUTDATED,        /* its frozen set or optimiser has changed, so it must be loaded again */
+  MODULE_AT_NODE,         /* the load or unload has ended, and the module is at the node */
+  MODULE_NOT_AT_NODE,     /* the load or unload has ended, and the node lacks the module */
+  MODULE_OUTDATED,        /* the module's frozen set or optimiser has changed: load it again */
   MODULE_UNLOADS,         /* nothing needs the module any more: its node is sent UNLOAD */
   MODULE_UNLOADED,        /* its node has answered UNLOAD */
   MODULE_DROPPED,         /* nothing needs the module, and its node does not have it or is lost */
@@ -68,11 +68,12 @@ typedef enum api_context_state {
 } api_context_state;
 
 typedef enum api_context_event {
-  API_CONTEXT_CLOSES,          /* by cleave_context_close, which waits for the nodes */
-  API_CONTEXT_ENDS,            /* by cleave_context_end, which does not wait */
-  API_CONTEXT_OWNERS_LATE,     /* some owners of kept values have not answered in time */
-  API_CONTEXT_OWNERS_ANSWERED, /* all owners of kept values have answered */
-  /* all nodes have answered; some still hold calls on which kept values depend */
+  API_CONTEXT_CLOSES, /* cleave_context_close closes the context and waits for the nodes */
+  API_CONTEXT_ENDS,   /* cleave_context_end ends the context and does not wait */
+  /* some owners of kept values (cleave_keep) have not answered in time */
+  API_CONTEXT_OWNERS_LATE,
+  API_CONTEXT_OWNERS_ANSWERED, /* all owners of kept values (cleave_keep) have answered */
+  /* all nodes have answered; some still hold calls on which kept values (cleave_keep) depend */
   API_CONTEXT_ONLY_KEPT_LEFT,
   API_N_CONTEXT_EVENTS
 } api_context_event;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The operation of a step. It waits for the backwards and steps of its context that were begun
- * before. Then the nodes to which the program has written gradients vote again, and the step is
- * decided.
+ * before. Then the nodes to which the program has written gradients send new votes, the sums of
+ * their squared gradients, and the step is decided.
  */
 #include <stdio.h>
 
 #include "master/api/core/future_int.h"
 
 /* States of a step (api_future.operation_state): it waits for earlier operations of the context,
- * for votes on written gradients, for the end of a revert because sending the decision has
- * failed. */
+ * for new votes after the program has written gradients, for the end of a revert because sending
+ * the decision has failed. */
 enum { WAITS_FOR_EARLIER, WAITS_FOR_VOTES, WAITS_FOR_REVERT };
 
-/* Checks that the context has used a module of the optimiser. This keeps the optimiser while the
- * context is open. */
+/* Checks that the context has used a module of the optimiser. A context that has used a module
+ * keeps the module's optimiser until it is closed. */
 static cleave_status check_context_has_module(const cleave_optimizer *o, const api_context *c,
                                               cleave_error *error) {
   for (size_t i = 0; i < o->n_modules; i++)
@@ -40,7 +40,8 @@ cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f
   return CLEAVE_OK;
 }
 
-/* True if all votes on gradients that the program has written have arrived. */
+/* Requests new votes (sums of squared gradients) from the nodes to which the program has written
+ * gradients. Returns true once all requested votes have arrived. */
 static bool have_votes_arrived(cleave_runtime *rt, api_future *f) {
   api_context *c = f->context;
   if (f->operation_state == WAITS_FOR_EARLIER && c->nodes_with_written_gradients) {

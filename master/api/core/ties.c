@@ -104,7 +104,7 @@ cleave_status api_ties_find_owners(cleave_module *m, const cleave_module_options
   return CLEAVE_OK;
 }
 
-/* ---- which modules are tied ------------------------------------------------------------------ */
+/* ---- finding modules that are tied ----------------------------------------------------------- */
 
 bool api_is_tied_to(const cleave_module *m, const cleave_module *owner) {
   bool is_tied = false;

@@ -15,7 +15,7 @@ cleave_status api_ties_find_owners(cleave_module *m, const cleave_module_options
                                    cleave_error *error) CLEAVE_RESULT;
 
 /* True if some tied parameter of the module learns. The functions below are called with the
- * lock. */
+ * runtime's lock held. */
 bool api_has_trainable_tie(const cleave_module *m);
 /* True if some parameter of m belongs to `owner`. */
 bool api_is_tied_to(const cleave_module *m, const cleave_module *owner);

@@ -11,8 +11,8 @@
 /* 64 TiB. A worker's reply that claims more memory for one module violates the protocol. */
 #define MAX_MODULE_BYTES ((uint64_t)64 << 40)
 
-/* number of files that the runtime has open for itself; and at most for each worker, for gRPC and
- * connections */
+/* number of file descriptors that the runtime itself needs; most that gRPC and the connections need
+ * for each worker */
 enum { N_RESERVED_FILES = 8, N_FILES_PER_WORKER = 2 + CLEAVE_BULK_LANES };
 
 /* ---- calls to a worker ----------------------------------------------------------------------- */
@@ -57,8 +57,8 @@ static void store_devices(const clv_wire_hello_reply *h, api_peer *p) {
                            h->device_names[i]);
 }
 
-/* Maps codes that would seem to be about the program's arguments to CLV_UNAVAILABLE, because they
- * are about the worker. */
+/* Replaces CLV_INVALID, CLV_UNIMPLEMENTED and CLV_EXHAUSTED of a worker by CLV_UNAVAILABLE, because
+ * the program would blame its own arguments for these codes. */
 static clv_code map_call_error(clv_code code, clv_err *err) {
   if (code == CLV_INVALID || code == CLV_UNIMPLEMENTED || code == CLV_EXHAUSTED)
     code = err->code = CLV_UNAVAILABLE;
@@ -73,8 +73,8 @@ static clv_code map_answer_error(clv_code code, clv_err *err) {
   return clv_err_prefix(err, "its answer violates the protocol");
 }
 
-/* Notifies the program if the instruction sets or libraries differ. worker_libraries: "" from
- * workers before 0.6.2. */
+/* Notifies the program if the instruction sets or libraries of master and worker differ.
+ * worker_libraries: "" from workers before 0.6.2. */
 static void compare_processors(const api_peer *p, const char *worker_isa,
                                const char *worker_libraries) {
   const char *own_isa = clv_backend_isa(clv_backend_cpu());
@@ -434,9 +434,9 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
                              .input_needs_grad = m->needs_input_grads,
                              .device_name = m->device,
                              .module_name = m->name,
-                             .new_param_names = m->initialized_params,
+                             .new_param_names = m->initialized_param_names,
                              .n_new_params = m->n_initialized_params,
-                             .frozen_names = m->frozen_params,
+                             .frozen_names = m->frozen_param_names,
                              .n_frozen = m->n_frozen_params};
   CLV_TRY(check_worker(m, p, err));
   CLV_TRY(clv_module_message_make(m->graph, &message, &q, err));
@@ -474,16 +474,17 @@ static void fill_local_groups(const cleave_module *m, const char **names, clv_mo
   }
 }
 
-/* Returns the batch of the first input that is not a scalar. */
+/* Returns the batch size of the first input that is not a scalar. */
 static int64_t batch_size_of(const cleave_module *m) {
   for (uint32_t i = 0; i < m->n_inputs; i++) {
-    const clv_shape *shape = &m->graph->nodes[m->input_nodes[i]].shape;
+    const clv_shape *shape = &m->graph->nodes[m->input_node_indexes[i]].shape;
     if (shape->rank) return shape->dim[0];
   }
   return 1;
 }
 
-/* Modules at the master that own tied parameters, pinned while another module is made. */
+/* Modules at the master that own tied parameters. They are pinned (not unloaded) while a tied
+ * module is made. */
 typedef struct pinned_owners {
   clv_module_tie *list;
   uint32_t n;
@@ -524,7 +525,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .frozen_bf16 = m->stores_frozen_as_bf16,
                           .input_needs_grad = m->needs_input_grads,
                           .max_calls_in_flight = m->max_calls_in_flight,
-                          .frozen = m->frozen_params,
+                          .frozen = m->frozen_param_names,
                           .n_frozen = m->n_frozen_params};
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
   fill_local_groups(m, names, groups, &o);

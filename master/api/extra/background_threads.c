@@ -111,7 +111,7 @@ static cleave_status start_job(const job *from, cleave_future *ret_future, cleav
   if (j->module) api_module_add_kept_ref(j->module);
   api_arguments a = {.deadline_ms = j->deadline_ms, .background_job = j};
   cleave_status status = api_run_async(from->runtime, &job_operation, &a, ret_future, error);
-  job_free(a.background_job); /* not NULL if the job could not begin */
+  job_free(a.background_job); /* frees the job if it could not begin; else the pointer is NULL */
   return status;
 }
 

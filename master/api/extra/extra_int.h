@@ -11,7 +11,7 @@
 
 cleave_status api_copy_gradients_result(const api_future *f, void *ret, cleave_error *error);
 
-/* ---- rejoining workers (rejoin.c); call these without the lock ------------------------------- */
+/* ---- rejoining workers (rejoin.c); call these without the runtime's lock --------------------- */
 
 /* Checks that the worker exists and was lost. */
 cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker,
@@ -28,18 +28,19 @@ void api_reload_free(api_reload *r); /* NULL is allowed */
 /* ---- comparing rows with tensors (fronts.c) -------------------------------------------------- */
 
 /* A program's fronts: the layers at the master through which a record passes before a tensor is
- * sent. The object keeps samples of the weights of modules at the master, and a list of fronts
- * whose rows were compared with what the tensors show. The caller owns the arguments of _new. */
+ * sent. The object keeps samples of the weights of modules at the master, and a list of the fronts
+ * that were compared with the program's rows (cleave_declare). The caller owns the arguments of
+ * api_fronts_new. */
 typedef struct api_fronts api_fronts;
 clv_code api_fronts_new(const clv_session_config *c, clv_program_gate *gate, api_fronts **ret,
                         clv_err *err) CLV_USE_RESULT;
 void api_fronts_free(api_fronts *f); /* NULL is allowed */
 /* Begins to keep samples of the values that the program gives to modules at the master. With the
- * lock. */
+ * runtime's lock held. */
 void api_fronts_switch_on(api_fronts *f);
-/* Implement note_module, note_values and judge of api_gate. The first two add to the host's ledger
- * which layer keys and values the module's worker will know. api_fronts_judge compares what a value
- * shows with the declared row that permits it. */
+/* Implement note_module, note_values and judge_tensor of api_gate. The first two add to the host's
+ * ledger which layer keys and values the module's worker will know. api_fronts_judge compares what
+ * a value shows with the declared row that permits it. */
 cleave_status api_fronts_note_module(api_fronts *f, const cleave_module *m,
                                      cleave_error *error) CLEAVE_RESULT;
 cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,

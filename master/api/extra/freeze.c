@@ -32,7 +32,7 @@ static void count_trainable_params(cleave_module *m) {
   m->n_frozen_params = m->n_trained_params = 0;
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
-    if (p->frozen) m->frozen_params[m->n_frozen_params++] = p->name;
+    if (p->frozen) m->frozen_param_names[m->n_frozen_params++] = p->name;
     m->n_trained_params += p->trainable && !p->frozen;
   }
 }

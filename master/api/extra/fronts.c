@@ -6,7 +6,7 @@
  * api_fronts_note_module and api_fronts_note_values add keys and values of weights to the ledger of
  * the host, as the trainer does for a session: before a module is sent to its worker, before
  * weights are written there, and after weights were read from a worker. If the program gives values
- * to a module at the master, they keep a sample of the values.
+ * to a module at the master, both functions keep a sample of the values.
  *
  * Before the first value of a module at the master is sent under a row, api_fronts_judge joins the
  * graphs of all calls on which the value depends to one graph, from the leaves on. Each layer of it
@@ -14,7 +14,7 @@
  * values. The rules of `plan` (master/reach) then find what the value shows, and the gate compares
  * that with the row. For a gradient that is sent to a worker, the rules go back from the loss in
  * the same way.
- */
+ * */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,12 +25,14 @@
 
 enum {
   MAX_SOURCES = 1024, /* a value that depends on more values counts as a raw record */
-  /* the first readings of weights are all added to the ledger, later ones once in this time */
+  /* the first MAX_UNLIMITED_READS reads of weights are all added to the ledger, later reads at most
+   * once in MIN_READ_INTERVAL_S */
   MAX_UNLIMITED_READS = 256,
   MIN_READ_INTERVAL_S = 60
 };
 
-/* Values that the program has given to a parameter of a module at the master, or of a `front`. */
+/* Values that the program has given to a parameter of a module at the master, or of a declared
+ * front (cleave_declaration.front). */
 typedef struct given_values {
   uint64_t module; /* load_number of the module; 0: a parameter of a front */
   char name[CLV_NAME_MAX + 24];
@@ -41,21 +43,23 @@ typedef struct given_values {
 /* Values on which a value depends, itself included, by ascending id, and the node of each in the
  * joined graph. */
 typedef struct sources {
-  const api_value *list[MAX_SOURCES]; /* [n] */
-  int nodes[MAX_SOURCES];             /* [n] */
+  const api_value *list[MAX_SOURCES]; /* [n] the values, by ascending id */
+  int nodes[MAX_SOURCES];             /* [n] node of each value in the joined graph */
   size_t n;
 } sources;
 
 struct api_fronts {
   const clv_session_config *config;
   clv_program_gate *gate;
-  bool compares_rows;         /* rows are compared with what the values show */
-  given_values *given_values; /* [n_given_values] */
+  /* the program's rows (cleave_declare) are compared with what values show */
+  bool compares_rows;
+  given_values *given_values; /* [n_given_values] values that the program gave */
   size_t n_given_values;
   /* [n_compared_hashes] hashes of joined graphs whose rows were found correct */
   uint64_t *compared_hashes;
   size_t n_compared_hashes;
-  /* readings added to the ledger; earliest time of the next */
+  /* number of reads of weights that were added to the ledger; monotonic time before which the next
+   * is not added, ns */
   uint64_t n_noted_readings, next_noted_reading_ns;
   sources sources; /* sources of the value that is being compared */
 };
@@ -252,16 +256,18 @@ cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,
   return CLEAVE_OK;
 }
 
-/* ---- what workers know of a layer ------------------------------------------------------------ */
+/* ---- looking up which layers workers know ---------------------------------------------------- */
 
-/* A joined graph, with what workers know of each node, and the first reason found. */
+/* A joined graph, with what workers know of each node, and the first reason why a layer hides
+ * nothing. */
 typedef struct joined_graph {
-  /* for a gradient, which shows labels: a layer that does not learn hides nothing */
+  /* the graph is for a gradient, which shows labels, so a layer that does not learn hides
+   * nothing */
   bool is_for_label_gradient;
   clv_graph *graph;
-  clv_weight_secrecy *layer_kinds; /* [CLV_MAX_NODES] */
+  clv_weight_secrecy *layer_kinds; /* [CLV_MAX_NODES] what workers know of each node */
   clv_ledger *ledger;              /* NULL until a layer is looked up */
-  clv_bytes reason;                /* why a layer hides nothing; empty: no layer is known */
+  clv_bytes reason;                /* why a layer hides nothing; empty: workers know no layer */
 } joined_graph;
 
 static void joined_graph_done(joined_graph *j) {
@@ -447,8 +453,8 @@ static clv_code join_sources(const api_fronts *f, joined_graph *j, sources *s, c
 
 /* ---- applying the rules of plan to a joined graph -------------------------------------------- */
 
-/* Result of the rules for a value: its findings, and the number of hiding layers on the path with
- * the fewest. */
+/* Result of the rules for a value: its findings, and the number of hiding layers on the path
+ * through the graph that has the fewest. */
 typedef struct verdict {
   clv_findings findings;
   uint32_t n_hiding_nodes;
@@ -568,9 +574,8 @@ static void remember_compared_hash(api_fronts *f, uint64_t hash) {
   f->compared_hashes[f->n_compared_hashes++] = hash;
 }
 
-/* Compares the row of a tensor with the verdict. If they agree, stores the hash of the joined
- * graph;
- * 0: stores none. */
+/* Compares the row of a tensor with the verdict. If row and verdict agree, stores the hash of the
+ * joined graph, unless `hash` is 0. */
 static cleave_status compare_row_with_verdict(api_fronts *f, const cleave_sending *sending,
                                               const verdict *rule_verdict, const joined_graph *j,
                                               uint64_t hash, cleave_error *error) {

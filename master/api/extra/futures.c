@@ -104,8 +104,8 @@ static bool take_callback(cleave_runtime *rt, api_callback *ret, cleave_future *
   return true;
 }
 
-/* Calls the callbacks that are due, one at a time and without the lock. Returns true if a callback
- * was called. */
+/* Calls the callbacks that are due, one at a time and without the runtime's lock. Returns true if a
+ * callback was called. */
 static bool run_callbacks(cleave_runtime *rt) {
   api_futures *futures = rt->futures_state;
   api_callback c;

@@ -289,7 +289,8 @@ static cleave_status take_all_gradients(api_future *f, cleave_error *error) {
   return take_leaf_gradients(f, error);
 }
 
-/* Withdraws the requests. Later answers are ignored. */
+/* Withdraws the requests for gradients that were sent to the nodes. Answers that arrive later are
+ * ignored. */
 static void withdraw_requests(cleave_runtime *rt, api_future *f) {
   all_gradients *g = f->private_record;
   for (uint32_t i = 0; i < g->n_modules; i++) api_state_request_free(rt, &g->modules[i].request);

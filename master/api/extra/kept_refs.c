@@ -192,7 +192,8 @@ static void stop_awaiting_owners(cleave_runtime *rt, api_context *c) {
 
 /* ---- calls that outlive the end of their context --------------------------------------------- */
 
-/* True if the kept value may still be needed, and its module may not have computed it yet. */
+/* True if the kept value (cleave_keep) may still be needed, and its module may not have computed it
+ * yet. */
 static bool is_value_expected(const api_kept_ref *k) {
   bool is_needed = !k->is_released || k->n_leaves || k->n_waiters;
   return is_needed && k->module && !k->has_failed && !k->last_fetch_succeeded;
@@ -281,7 +282,7 @@ cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_ha
   return CLEAVE_OK;
 }
 
-/* Sends the failure of a kept value to a node whose call waits for it. */
+/* Sends the failure of a kept value (cleave_keep) to a node whose call waits for it. */
 static cleave_status deliver_failure(cleave_runtime *rt, const api_value *v, uint32_t node,
                                      cleave_error *error) {
   clv_packet *p;

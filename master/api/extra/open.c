@@ -13,10 +13,10 @@
 #include "master/api/extra/extra_int.h"
 #include "master/egress/egress.h"
 
-/* Policy, record and gate of a program's runtime. */
+/* Policy, egress record and gate of a program's runtime. */
 typedef struct program_gate_state {
-  clv_policy *policy;        /* NULL: this host has none */
-  clv_egress_record *record; /* NULL: the program keeps none */
+  clv_policy *policy;        /* policy of this host; NULL: there is none */
+  clv_egress_record *record; /* egress record; NULL: the program keeps none */
   clv_program_gate *gate;
   api_fronts *fronts;
   clv_notifier on_notice;
@@ -148,8 +148,9 @@ static cleave_status judge_tensor(void *program, const api_value *v, const cleav
 
 /* ---- the gate of a runtime ------------------------------------------------------------------- */
 
-/* Makes the core ask the gate. A program without rows on a host without a policy needs no gate and
- * is faster without, so this function is not called for it. Caller holds the lock. */
+/* Makes core ask the gate before each tensor is sent. A program without rows on a host without a
+ * policy needs no gate and is faster without, so this function is not called for it. Caller holds
+ * the runtime's lock. */
 static void switch_gate_on(cleave_runtime *rt) {
   rt->gate.check_tensor = clv_program_gate_check;
   rt->gate.charge_tensor = clv_program_gate_charge;

@@ -10,7 +10,7 @@
 
 #include "master/api/extra/parallel_int.h"
 
-enum { MAX_CHAIN_NAME_BYTES = 100 }; /* of the name of a chain */
+enum { MAX_CHAIN_NAME_BYTES = 100 }; /* longest name of a chain */
 
 static void chain_free(cleave_parallel *p) {
   if (!p) return;

@@ -8,8 +8,8 @@
 
 #include "master/api/extra/parallel_int.h"
 
-/* Returns the parameter of an item of state, which is the parameter itself or a moment of it, such
- * as "0.weight.exp_avg"; NULL: the item has none. */
+/* Returns the parameter to which an item of state belongs: the item is the parameter or a moment of
+ * it, such as "0.weight.exp_avg". NULL: the item belongs to no parameter. */
 static const clv_param *find_item_param(const clv_params *params, const char *item) {
   for (int i = 0; i < params->n; i++) {
     size_t len = strlen(params->list[i].name);
@@ -63,8 +63,8 @@ static cleave_status add_item(cleave_state *to, cleave_named_tensor *item, const
   return CLEAVE_OK;
 }
 
-/* Copies an item of part k into the joined item. An item of no parameter, the step counter, is the
- * same in joined parts. */
+/* Copies an item of part k into the joined item. The step counter, which belongs to no parameter,
+ * is the same in all parts. */
 static cleave_status join_item(const cleave_parallel *p, cleave_named_tensor *item, uint32_t k,
                                cleave_state *to, cleave_error *error) {
   const clv_param *of = find_item_param(p->params, item->name);
@@ -103,7 +103,7 @@ cleave_status cleave_parallel_state_read(cleave_runtime *runtime, cleave_paralle
   return CLEAVE_OK;
 }
 
-/* ---- cutting into parts ---------------------------------------------------------------------- */
+/* ---- cutting undivided items into parts ------------------------------------------------------ */
 
 static cleave_status check_item(const cleave_parallel *p, const cleave_named_tensor *item,
                                 cleave_state_kind kind, cleave_error *error) {

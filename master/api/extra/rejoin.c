@@ -42,7 +42,7 @@ static cleave_status wait_until_worker_idle(cleave_runtime *rt, const api_peer *
 }
 
 /* Begins to rejoin a worker. Until end_rejoin only this thread uses the worker's link and channel.
- * *ret_old, *ret_channel: receive the old link and channel, which the caller closes. */
+ * *ret_old_link, *ret_channel: receive the old link and channel, which the caller closes. */
 static void begin_rejoin(api_peer *p, uint64_t until_ns, clv_link **ret_old_link,
                          clv_rpc_channel **ret_channel) {
   cleave_runtime *rt = p->runtime;
@@ -98,8 +98,8 @@ static cleave_status admit_worker(api_peer *p, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-/* Adds the worker to the error. Codes that mean no answer become CLEAVE_UNAVAILABLE, because the
- * worker may answer later. */
+/* Adds the worker's name to the error. Codes that mean no answer become CLEAVE_UNAVAILABLE, because
+ * the worker may answer later. */
 static cleave_status add_worker_to_error(const api_peer *p, cleave_status status,
                                          cleave_error *error) {
   bool means_silence = status == CLEAVE_DEADLINE || status == CLEAVE_ABORTED ||
@@ -111,7 +111,7 @@ static cleave_status add_worker_to_error(const api_peer *p, cleave_status status
   return status;
 }
 
-/* Closes the old link and connects again. Without the lock. */
+/* Closes the old link and connects again. Without the runtime's lock. */
 static cleave_status reconnect_worker(api_peer *p, clv_link *old_link, clv_rpc_channel *channel,
                                       cleave_error *error) {
   if (old_link) clv_link_close(old_link);
