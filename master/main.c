@@ -173,7 +173,7 @@ static const clv_cli_option options[] = {
             "(default: report.html)"},
     {.name = "schedule", .kind = CLV_CLI_FLAG, .commands = "plan", .offset = AT(run.schedule),
      .doc = "draw what each node does in a step"},
-    {.name = "ask", .kind = CLV_CLI_FLAG, .commands = "plan", .offset = AT(run.asks_workers),
+    {.name = "ask", .kind = CLV_CLI_FLAG, .commands = "plan", .offset = AT(run.ask_workers),
      .doc = "ask the workers which device and libraries compute each stage; --json: one line each, after the plan"},
     {.name = "suggest-cuts", .kind = CLV_CLI_FLAG, .commands = "plan", .offset = AT(run.suggest_cuts),
      .doc = "time the layers on this machine; propose cuts and the number of micro-batches"},

@@ -123,7 +123,7 @@ int clv_cmd_plan(void *args) {
   if (a->run.suggest_cuts && a->run.schedule)
     return clv_cli_usage(&a->line,
                          "plan draws a schedule or suggests cuts: --schedule or --suggest-cuts");
-  if (a->run.asks_workers && (a->run.suggest_cuts || a->run.schedule))
+  if (a->run.ask_workers && (a->run.suggest_cuts || a->run.schedule))
     return clv_cli_usage(&a->line, "--ask goes with a plan alone");
   if (!a->run.suggest_cuts && (a->links.n || a->speeds.n))
     return clv_cli_usage(&a->line, "--link and --speed belong to plan --suggest-cuts");
@@ -131,7 +131,7 @@ int clv_cmd_plan(void *args) {
     return clv_cli_usage(&a->line, "--output %s: plan writes a file with --schedule alone",
                          a->run.out);
   bool has_sweep = clv_sweep_is_requested(fill_sweep_options(a));
-  if (has_sweep && (a->run.suggest_cuts || a->run.schedule || a->run.asks_workers))
+  if (has_sweep && (a->run.suggest_cuts || a->run.schedule || a->run.ask_workers))
     return clv_cli_usage(&a->line, "--grid, --random and --folds go with a plan alone");
   int code = run_without_cleanup(a, clv_run_plan);
   return code == CLV_EXIT_OK && has_sweep ? (int)clv_sweep_plan(&a->sweep) : code;

@@ -24,10 +24,12 @@ typedef struct cluster_set {
   const clv_look_gradients *g;
   size_t values_per_row; /* compared values of a gradient */
   size_t n_clusters;
-  float *rows; /* [n][values_per_row] gradients scaled to length 1; zeros for a gradient of zeros */
-  float *centers;      /* [n_clusters][values_per_row] centers of the clusters, of length 1 */
+  /* [n][values_per_row] gradients scaled to Euclidean norm 1; a gradient of zeros stays zero */
+  float *rows;
+  /* [n_clusters][values_per_row] cluster centers of norm 1; zeros: the cluster is empty */
+  float *centers;
   float *similarities; /* [n_fit] similarity of each gradient to the most similar center */
-  float *candidate_similarities; /* [n_fit] as `similarities`, if one more center is added */
+  float *candidate_similarities; /* [n_fit] what `similarities` becomes with one more center */
   uint16_t *cluster_indexes;     /* [n] cluster index of each gradient; UINT16_MAX: none */
   uint16_t *class_numbers;       /* [n] class number of each gradient's label */
   uint32_t n_random_draws;       /* number of random numbers drawn so far */
@@ -73,7 +75,7 @@ static clv_code cluster_set_new(const clv_look_gradients *g, cluster_set *s, clv
                    &s->centers, err);
 }
 
-/* ---- choosing the first centers -------------------------------------------------------------- */
+/* ---- choosing the initial cluster centers ---------------------------------------------------- */
 
 static float draw_random_below(cluster_set *s, float max) {
   const clv_rng_key key = {.seed = 2, .layer = s->n_random_draws++};
@@ -82,8 +84,8 @@ static float draw_random_below(cluster_set *s, float max) {
   return ret * max;
 }
 
-/* Draws a gradient of the first half, from which the attack learns. A gradient that is less similar
- * to all centers is more probable. */
+/* Draws a gradient of the first half, from which the attack learns. The less similar a gradient is
+ * to all centers, the more probable it is. */
 static size_t draw_gradient_index(cluster_set *s) {
   float weight_sum = 0;
   for (size_t i = 0; i < s->g->n_fit; i++)
@@ -98,8 +100,8 @@ static size_t draw_gradient_index(cluster_set *s) {
   return ret;
 }
 
-/* Returns the sum over all gradients of the similarity to the most similar center, if row
- * `center_row` were a center, too. */
+/* Computes the similarity of each gradient to its most similar center, as if row `center_row` were
+ * a center as well. Returns the sum of these similarities. */
 static double sum_similarities_with_center(cluster_set *s, size_t center_row, float *similarities) {
   double sum = 0;
   for (size_t i = 0; i < s->g->n_fit; i++) {
@@ -127,7 +129,7 @@ static void choose_initial_centers(cluster_set *s) {
   }
 }
 
-/* ---- moving the centers ---------------------------------------------------------------------- */
+/* ---- moving the cluster centers -------------------------------------------------------------- */
 
 /* Assigns each gradient to the nearest center. Returns true if any assignment has changed. */
 static bool assign_clusters(cluster_set *s, size_t n) {
@@ -147,8 +149,8 @@ static bool assign_clusters(cluster_set *s, size_t n) {
   return has_moved;
 }
 
-/* Moves each center to the direction of the sum of its gradients; an empty cluster gets a zero
- * center. */
+/* Sets each center to the sum of the gradients in its cluster, scaled to norm 1. An empty cluster
+ * gets a center of zeros. */
 static void move_centers(cluster_set *s) {
   memset(s->centers, 0, s->n_clusters * s->values_per_row * sizeof *s->centers);
   for (size_t i = 0; i < s->g->n_fit; i++)

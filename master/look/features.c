@@ -14,7 +14,7 @@
 enum {
   MAX_COMPARED_FEATURES = 256,
   MAX_COMPARED_VALUES = 512,
-  /* number of random sums for each value, to measure correlation by chance */
+  /* number of random sums of features for each value, to measure correlation by chance */
   RANDOM_SUMS_PER_VALUE = 8,
   MIN_RANDOM_SUMS = 64,
   /* fewest records that a column must effectively depend on to count in the best pair */
@@ -24,21 +24,21 @@ enum {
   /* number of records of the tested half from which on correlations count in full */
   MIN_RECORDS_WITHOUT_REDUCTION = 32,
 };
-/* Limits of the correlation that random sums have by chance. A correlation by chance of at most
- * MAX_IGNORED_CHANCE_CORRELATION takes nothing from a figure, the share that was read. If it is
- * above MAX_USABLE_CHANCE_CORRELATION, the figures of single values do not count. From the figure
- * of most values at most CHANCE_CORRELATION_CAP is subtracted. */
+/* Limits of the correlation that random sums have by chance. Up to MAX_IGNORED_CHANCE_CORRELATION
+ * it is not subtracted from a figure (the share that an attack has read). Above
+ * MAX_USABLE_CHANCE_CORRELATION the figures of single values do not count. From the figure of most
+ * values at most CHANCE_CORRELATION_CAP is subtracted. */
 static const double MAX_IGNORED_CHANCE_CORRELATION = .7;
 static const double MAX_USABLE_CHANCE_CORRELATION = .98, CHANCE_CORRELATION_CAP = .95;
-/* Least size, relative to the largest feature, with which a feature counts in random sums. One-hot
- * columns beside standardized ones are about this small; sums hide smaller ones. */
+/* Least factor of a feature in random sums, relative to the largest feature. One-hot columns beside
+ * standardized columns are about this small; a sum hides smaller features. */
 static const float MIN_RELATIVE_FEATURE_SIZE = .25f;
 
-/* List of columns: the values of a feature or of a sent value over n records. Each half of a column
- * has mean 0 and length 1. */
+/* List of columns. A column has the values of one feature, or of one sent value, for all records.
+ * Each half of a column has mean 0 and Euclidean norm 1. */
 typedef struct column_list {
   float *values;
-  bool *depends_on_many_records; /* [n] true: the column depends on more than a few records */
+  bool *depends_on_many_records; /* [n] false: a few records dominate the column */
   size_t n;
 } column_list;
 
@@ -67,7 +67,7 @@ static clv_code column_list_new(column_list *l, size_t n, size_t n_records, clv_
 
 /* ---- columns: one feature or value of all records -------------------------------------------- */
 
-/* Scales a column to mean 0 and length 1. False: the column is constant. */
+/* Shifts and scales a column to mean 0 and Euclidean norm 1. False: the column is constant. */
 static bool standardize_values(float *v, size_t n) {
   double mean = 0, squares_sum = 0;
   for (size_t i = 0; i < n; i++) mean += (double)v[i] / (double)n;
@@ -77,7 +77,8 @@ static bool standardize_values(float *v, size_t n) {
   return true;
 }
 
-/* True if a unit column depends on many records. A single outlier makes any two columns similar. */
+/* False if a few records dominate a column of norm 1. Two columns with the same outlier would be
+ * similar, whatever the other records have. */
 static bool depends_on_many_records(const float *v, size_t n) {
   double fourth_powers_sum = 0;
   for (size_t i = 0; i < n; i++) fourth_powers_sum += pow((double)v[i], 4);
@@ -89,8 +90,8 @@ static bool standardize_halves(float *v, clv_look_split split) {
          standardize_values(v + split.n_fit, split.n - split.n_fit);
 }
 
-/* Keeps the column that was written behind the last one of the list, if it is constant in neither
- * half. */
+/* Adds the column whose values the caller has written behind the last column of the list. False:
+ * the column is constant in one of its halves and is not added. */
 static bool keep_written_column(column_list *l, clv_look_split split) {
   float *v = l->values + l->n * split.n;
   if (!standardize_halves(v, split)) return false;
@@ -129,8 +130,8 @@ static double compute_variance(const clv_look_features *f, size_t at, size_t n) 
   return isfinite(squares_sum) ? squares_sum : 0;
 }
 
-/* Lists the features. If there are too many, half of the list are the largest ones, and the others
- * are taken at even steps. */
+/* Lists the features. If there are more than MAX_COMPARED_FEATURES, half of the list are the
+ * features with the largest variance; the others are taken from the rest at even steps. */
 static clv_code list_features(feature_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) column_variance *columns = NULL;
   const clv_look_features *f = r->f;
@@ -160,7 +161,8 @@ static clv_code list_values(feature_reading *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Makes sums with random weights, as a secret linear layer would of features of similar size. */
+/* Makes random sums of the features, as a linear layer with secret weights would. A small feature
+ * gets at least the factor MIN_RELATIVE_FEATURE_SIZE. */
 static clv_code make_random_sums(const feature_reading *r, column_list *ret, clv_err *err) {
   size_t n = CLV_MAX(CLV_MIN(r->values.n * RANDOM_SUMS_PER_VALUE, (size_t)MAX_COMPARED_VALUES),
                      (size_t)MIN_RANDOM_SUMS);
@@ -184,7 +186,8 @@ static clv_code make_random_sums(const feature_reading *r, column_list *ret, clv
 
 /* ---- correlations of features with values ---------------------------------------------------- */
 
-/* Most similar column, in the first half (from which the attack learns), of the other list. */
+/* Column of the other list (features or values) that is most similar in the first half, from which
+ * the attack learns. */
 typedef struct best_partner {
   double fit_correlation; /* correlation of the two columns in the first half */
   size_t partner_index;   /* index of the column in the other list */
@@ -253,8 +256,9 @@ static reading_figures compute_figures(const feature_reading *r, const column_li
   return ret;
 }
 
-/* Lowers a correlation r of n records, if these are few, because it may be due to chance: atanh r
- * by two of its standard deviations, less those for MIN_RECORDS_WITHOUT_REDUCTION records. */
+/* Lowers a correlation r of fewer than MIN_RECORDS_WITHOUT_REDUCTION records, because it may be due
+ * to chance. Subtracts from atanh(r) two standard deviations for n records, less the two for
+ * MIN_RECORDS_WITHOUT_REDUCTION records. */
 static double subtract_chance_correlation(double r, size_t n) {
   if (n >= MIN_RECORDS_WITHOUT_REDUCTION) return r;
   double reduction = 2 / sqrt((double)n - 3) - 2 / sqrt(MIN_RECORDS_WITHOUT_REDUCTION - 3);
@@ -274,7 +278,7 @@ static void keep_better_figure(double figure, const char *by, clv_look_reading *
 clv_code clv_look_read_features(const clv_look_features *f, clv_look_split split,
                                 clv_look_reading *ret, clv_err *err) {
   CLV_AUTO(feature_reading_done) feature_reading r = {.f = f, .split = split};
-  /* only the member `values` is filled */
+  /* its list `values` has the random sums; other members are not used */
   CLV_AUTO(feature_reading_done) feature_reading chance_reading = {0};
   size_t n_tested = split.n - split.n_fit;
   *ret = (clv_look_reading){.by = ""};

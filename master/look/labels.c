@@ -11,9 +11,11 @@
 #include "master/look/look_int.h"
 
 enum {
-  MAX_TRIED_SIGNS = 32768, /* most values whose signs are tried, for all columns together */
-  MAX_TRIED_SIGNS_PER_COLUMN = 4096, /* most values whose signs are tried, for one column */
-  MAX_KMEANS_ROUNDS = 8,             /* most rounds in which the centers of clusters move */
+  /* most values of gradients whose signs are tried for all label columns together */
+  MAX_TRIED_SIGNS = 32768,
+  /* most values of gradients whose signs are tried for one label column */
+  MAX_TRIED_SIGNS_PER_COLUMN = 4096,
+  MAX_KMEANS_ROUNDS = 8, /* most rounds in which the centers of clusters move */
   /* number of lengths (norms) of gradients that are tried as the end of a group */
   N_CANDIDATE_LENGTHS = 64,
   MAX_MODEL_OUTPUTS = LOOK_MAX_GROUPS,
@@ -25,7 +27,7 @@ typedef struct label_reading {
   look_groups groups;
   /* [n] class number of each label; LOOK_NO_CLASS: the label is not counted */
   uint16_t *class_numbers;
-  double *gradient_lengths; /* [n] length of each gradient */
+  double *gradient_lengths; /* [n] Euclidean norm of each gradient */
   /* [n] cluster index of each gradient, 0 or 1; 2: the gradient is zero */
   uint8_t *cluster_indexes;
   double best_fit_score;    /* best figure (skill above guessing) of the first half so far */
@@ -158,15 +160,15 @@ static clv_code group_by_lengths(label_reading *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Returns the cosine of the angle between gradient i and the vector `to`, times the length of
- * `to`. */
+/* Returns the cosine of the angle between gradient i and the vector `to`, times the norm of `to`; 0
+ * for a gradient of zeros. */
 static double compute_cosine(const label_reading *r, size_t i, const float *to) {
   if (!(r->gradient_lengths[i] > 0)) return 0;
   return (double)look_dot_product(get_gradient(r, i), to, r->g->width) / r->gradient_lengths[i];
 }
 
-/* Sets the centers of the two clusters: a gradient of the first half, and the one that is least
- * similar to it. */
+/* Sets the centers of the two clusters: the first gradient that is not zero, and the gradient of
+ * the first half that is least similar to it. */
 static void choose_initial_centers(const label_reading *r, float *centers) {
   size_t first_center_index = 0, width = r->g->width, second_center_index = 0;
   double least_cosine = 2;
@@ -181,7 +183,7 @@ static void choose_initial_centers(const label_reading *r, float *centers) {
   memcpy(centers + width, get_gradient(r, second_center_index), width * sizeof *centers);
 }
 
-/* Scales a vector to length 1. */
+/* Scales a vector to Euclidean norm 1. */
 static void scale_to_unit_length(float *at, size_t width) {
   double length = compute_length(at, width);
   for (size_t k = 0; length > 0 && k < width; k++) at[k] = (float)((double)at[k] / length);
@@ -238,8 +240,8 @@ static void group_by_clusters(label_reading *r) {
   score_groups(r, "two clusters");
 }
 
-/* Groups the gradients of outputs: the class is the output with the least (most negative)
- * gradient. */
+/* Groups gradients of the model's outputs by the output with the most negative gradient, which
+ * often is the label's class. */
 static void group_by_outputs(label_reading *r) {
   size_t width = r->g->width;
   if (!r->g->are_of_outputs || width > MAX_MODEL_OUTPUTS) return;

@@ -24,14 +24,14 @@ enum {
 typedef struct clv_look_reading {
   /* share that was read above guessing; 0: no better than a guess; 1: everything is read */
   double figure;
-  /* method that read best the half from which the attack learns (static text); "": no method
-   * applies */
+  /* name of the method that reads best in the half from which the attack learns (static text); "":
+   * no method applies */
   const char *by;
 } clv_look_reading;
 
 /* View of a tensor as a grid of places with a vector each, as an attack reads it. The value of
- * record r, place (i, k) and channel c is values[first_index + r record_stride + i row_stride
- * + k column_stride + c channel_stride]. */
+ * record r, place (i, k) and channel c is values[first_index + r * record_stride + i * row_stride +
+ * k * column_stride + c * channel_stride]. */
 typedef struct clv_look_view {
   const float *values;
   size_t record_stride; /* distance between records, in values */
@@ -43,8 +43,8 @@ typedef struct clv_look_view {
 
 /* ---- views of tensors (views.c) -------------------------------------------------------------- */
 
-/* One tensor of each record. The tensor of record r is row-major from values[r record_stride +
- * first_index] on. */
+/* One tensor for each record. The tensor of record r begins at
+ * values[first_index + r * record_stride], in row-major order. */
 typedef struct clv_look_tensor {
   const float *values;
   size_t record_stride, first_index;
@@ -73,9 +73,9 @@ typedef struct clv_look_split {
 } clv_look_split;
 
 /* Reads pixels. The figure is the absolute correlation of the best channel of any view with the
- * records, which are averaged to the grid of the view, less the mean record. Views below
- * CLV_LOOK_MIN_PLACES places do not count; by "": no view is that large. records: view of the
- * records themselves. */
+ * records. Before that, the records are averaged to the grid of the view, and the mean record is
+ * subtracted. Views with fewer than CLV_LOOK_MIN_PLACES places do not count; ret->by "": all views
+ * are smaller. records: view of the records themselves. */
 clv_code clv_look_read_pixels(const clv_look_view *views, size_t n_views,
                               const clv_look_view *records, clv_look_split split,
                               clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
@@ -88,8 +88,8 @@ typedef struct clv_look_tokens {
 
 /* Reads tokens: the answer for a vector is the token of the nearest vector of the first half. The
  * figure is (hits - base) / (1 - base): hits is the share of right answers, base the share of the
- * commonest token. It counts places whose token the first half has. The best single place counts as
- * well, less two standard deviations of chance. */
+ * commonest token. Only places whose token occurs in the first half count. If the best single place
+ * has a larger figure, less two standard deviations of chance, that is the result. */
 clv_code clv_look_read_tokens(const clv_look_view *views, size_t n_views,
                               const clv_look_tokens *tokens, clv_look_split split,
                               clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
@@ -100,10 +100,11 @@ typedef struct clv_look_gradients {
   const float *values;
   /* [n_columns][n] label of each gradient; negative: it has none and is not counted */
   const int64_t *labels;
-  /* number of gradients, of those that attacks learn from, and of values in a gradient */
+  /* n: number of gradients; n_fit: number of those that attacks learn from; width: number of values
+   * in a gradient */
   size_t n, n_fit, width;
   size_t n_columns; /* number of labels of a gradient; each column is read separately */
-  /* [n_columns] into how many groups to divide the gradients by length,
+  /* [n_columns] number of groups into which to divide the gradients by norm,
    * 2..CLV_LOOK_MAX_LENGTH_GROUPS */
   const size_t *n_length_groups;
   bool are_of_outputs; /* the gradients are those of the model's outputs */
@@ -133,10 +134,10 @@ typedef struct clv_look_features {
   size_t n_values;
 } clv_look_features;
 
-/* Reads features. The figure is the absolute correlation of values with one feature each: that of
- * most values, of the best values of most features, or of the best pair, less the correlation that
- * random sums of equally large features have by chance. At most 256 features are compared with at
- * most 512 values. */
+/* Reads features. The figure is the largest of three absolute correlations: the median over all
+ * values, each with its best feature; the median over all features, each with its best value; and
+ * the best pair. The correlation that random sums of the features have by chance is subtracted from
+ * each. At most 256 features are compared with at most 512 values. */
 clv_code clv_look_read_features(const clv_look_features *f, clv_look_split split,
                                 clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
 

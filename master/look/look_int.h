@@ -40,8 +40,8 @@ typedef struct look_groups {
 } look_groups;
 
 typedef struct look_score {
-  /* fit_score: figure, the share read, of the half to learn from; test_score: figure of the half to
-   * test with */
+  /* share of labels read above guessing (0 to 1): fit_score in the half that the attack learns
+   * from, test_score in the half that it is tested with */
   double fit_score, test_score;
 } look_score;
 
@@ -52,8 +52,8 @@ static inline void look_groups_add(look_groups *g, bool is_in_fit_half, size_t g
                                    size_t class) {
   g->sample_counts[((size_t)!is_in_fit_half * LOOK_MAX_GROUPS + group) * g->n_classes + class]++;
 }
-/* Scores the half to learn from and the half to test with. The answer for each group is its
- * commonest class in the first half. */
+/* Scores the half that an attack learns from and the half that it is tested with. The answer for
+ * each group is its commonest class in the first half. */
 look_score look_groups_score(const look_groups *g);
 
 #endif

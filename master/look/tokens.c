@@ -17,8 +17,8 @@ enum {
   MAX_COMPARED_VALUES = 1024, /* most values of a vector that are compared */
 };
 
-/* Vectors with which a vector is compared: those of all places, those of all places less the mean
- * vector of their place, or those of the same place. */
+/* How a vector is compared with known vectors: with those of all places, with those of all places
+ * after the mean vector of each place is subtracted, or with those of the same place. */
 typedef enum comparison_method {
   COMPARE_ALL_PLACES,
   COMPARE_ALL_LESS_MEAN,
@@ -26,7 +26,7 @@ typedef enum comparison_method {
   N_COMPARISON_METHODS
 } comparison_method;
 
-/* One place of one record, with the tokens that it covers. */
+/* Position of one vector: number of the record and of the place in the record. */
 typedef struct token_place {
   uint32_t record, place;
 } token_place;
@@ -35,15 +35,15 @@ typedef struct dictionary {
   const clv_look_view *view;
   const clv_look_tokens *tokens;
   /* A vector is what the tensor has at one place, such as a token, of a record. vector_width:
-   * number of its values that are compared; channel_step: distance between two of them, in
+   * number of its values that are compared; channel_step: distance between two of these values, in
    * channels */
   size_t n_places, vector_width, channel_step;
   size_t n_records;
   /* vectors: [n_records][n_places][vector_width]; mean_vectors: [n_places][vector_width] mean
    * vector of each place */
   float *vectors, *mean_vectors;
-  /* [n_records * n_places] known_places: places that are learned from; queried_places: places
-   * that are looked up */
+  /* [n_records * n_places] known_places: places from which the attack learns; queried_places:
+   * places whose tokens it must find */
   token_place *known_places, *queried_places;
   size_t n_known_places, n_queried_places;
   size_t known_from, known_to; /* range of the records from which the attack learns */
@@ -51,7 +51,7 @@ typedef struct dictionary {
   size_t n_vocabulary;
   int64_t *guesses; /* [n_tokens] commonest token of each place among the known records */
   /* [n_tokens + 1] for each place of a record, and at the end for all places: number of right
-   * answers, number of right guesses without a vector, number of tokens asked for */
+   * answers, number of right guesses without a vector, number of tokens to find */
   uint32_t *n_hits, *n_right_guesses, *n_queried_tokens;
   int64_t *true_tokens; /* [n_records * n_tokens] true tokens of the queried places */
 } dictionary;
@@ -117,7 +117,7 @@ static void subtract_means(dictionary *d, size_t n) {
   }
 }
 
-/* ---- tokens of the places -------------------------------------------------------------------- */
+/* ---- tokens that a place covers -------------------------------------------------------------- */
 
 /* Returns the range from..to of the tokens that a place covers; a place of an upsampled sequence
  * may cover none. */
@@ -222,7 +222,7 @@ static size_t collect_true_tokens(dictionary *d, token_place at, token_place kno
   return n;
 }
 
-/* Sorts the list. Returns the number of times that its commonest value occurs. */
+/* Sorts the tokens. Returns how often the commonest token, *ret, occurs. */
 static size_t count_commonest_token(int64_t *tokens, size_t n, int64_t *ret) {
   size_t n_commonest = 0;
   qsort(tokens, n, sizeof *tokens, compare_tokens);
@@ -244,8 +244,8 @@ static void fill_guesses(dictionary *d) {
   }
 }
 
-/* Returns the share of right answers without any vector, by the commonest token of all places or of
- * each place. */
+/* Returns the share of right answers without any vector: the commonest token of all places, or that
+ * of each place, whichever is right more often. */
 static double compute_base_share(const dictionary *d, size_t place, int64_t *list, size_t n) {
   int64_t unused_token;
   uint32_t n_queried = d->n_queried_tokens[place];

@@ -128,7 +128,7 @@ static clv_code find_adapter_tensors(const clv_blueprint *b, uint32_t stage, con
   return CLV_OK;
 }
 
-/* Refuses the file if it has an adapter for a layer whose stage has no such adapter. */
+/* Refuses the file if it has an adapter for a layer to which the session adds none. */
 static clv_code check_layer_has_adapter(const clv_blueprint *b, uint32_t stage,
                                         const adapter_file *a, const char *weight, clv_err *err) {
   static const char weight_suffix[] = ".weight", matrix_a_suffix[] = ".lora_A.weight";
@@ -212,7 +212,7 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
 
 /* True if the folder has a tensor of the stage. If the stage names the folder itself
  * (is_named_by_stage), its adapters do not count, because the stage loads them anyway. Otherwise
- * they count, so that they are refused instead of ignored. */
+ * the adapters count, so that the session refuses them instead of ignoring them. */
 static bool has_tensor_of_stage(const adapter_file *a, const clv_params *params,
                                 bool is_named_by_stage) {
   prefixed_name name;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Low-rank adapters of stages. clv_adapters_add_to_graph adds them to the layers before the graph
- * is cut into stages. The other functions say which further parameters of such a stage learn.
+ * is cut into stages. The other functions say which further parameters of a stage with adapters
+ * learn.
  */
 #include <string.h>
 

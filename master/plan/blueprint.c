@@ -549,7 +549,7 @@ void clv_blueprint_append_egress_text(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     if (r->kind == CLV_EGRESS_STATE)
-      continue; /* a stage's row of weights is printed for its row of state, too */
+      continue; /* the line of the stage's weights stands for its optimiser state, too */
     const clv_remote_spec *w = &b->config->workers[r->worker];
     const char *findings_text =
         r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS

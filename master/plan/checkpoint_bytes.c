@@ -8,8 +8,8 @@
 
 #include "master/plan/plan_int.h"
 
-/* Upper limits in bytes: FILE_HEADER_BYTES of the header of a file without its tensors,
- * TENSOR_ENTRY_BYTES of the entry of a tensor in the header without the tensor's name. */
+/* Upper limits in bytes. FILE_HEADER_BYTES: header of a file, without the entries of its tensors;
+ * TENSOR_ENTRY_BYTES: entry of a tensor in the header, without the tensor's name. */
 enum { FILE_HEADER_BYTES = 512, TENSOR_ENTRY_BYTES = 160 };
 
 /* Returns the bytes of a tensor in a file, with its entry in the file's header. */

@@ -2,8 +2,8 @@
  *
  * Compares the cut of a checkpoint with that of a session: where each parameter was
  * (clv_params_find_checkpoint_stages), whether each stage has its own files
- * (clv_blueprint_compare_cut), and whether files that stayed at workers are where the session needs
- * them (clv_blueprint_check_kept_files).
+ * (clv_blueprint_compare_cut), and whether files that stayed at workers are at the workers where
+ * the session needs them (clv_blueprint_check_kept_files).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -44,9 +44,9 @@ clv_code clv_params_find_checkpoint_stages(const clv_params *p, const clv_checkp
 
 /* ---- comparing the cut of a checkpoint ------------------------------------------------------- */
 
-/* True if stage i of the checkpoint left its fixed weights to an artifact of a worker, and the
- * stage has the same artifact now. checkpoint_config: session of the checkpoint; NULL: it cannot be
- * read, and counts as the present one. */
+/* True if stage i of the checkpoint had its fixed (frozen) weights in an artifact, a file of its
+ * worker, and the stage has the same artifact now. checkpoint_config: session of the checkpoint;
+ * NULL: it cannot be read, and counts as the present one. */
 static bool had_same_artifact(const clv_session_config *checkpoint_config,
                               const clv_stage_spec *present_spec, uint32_t i) {
   if (!checkpoint_config) return true;
@@ -57,9 +57,9 @@ static bool had_same_artifact(const clv_session_config *checkpoint_config,
          strcmp(checkpoint_sha256, present_spec->weights_sha256) == 0;
 }
 
-/* True if stage i restores the parameter from its own file, or leaves it to an artifact as before.
- * checkpoint_stage: stage of the checkpoint that has the parameter; version 0.7 also wrote fixed
- * ones. */
+/* True if stage i restores the parameter from its own file, or has it in the same artifact of its
+ * worker as before. checkpoint_stage: stage whose file has the parameter; checkpoints of version
+ * 0.7 have the fixed (frozen) parameters, too. */
 static bool is_at_same_stage(const clv_blueprint *b, const clv_session_config *checkpoint_config,
                              uint32_t i, const clv_param *p, uint32_t checkpoint_stage) {
   const clv_stage_spec *spec = &b->config->stages[i];

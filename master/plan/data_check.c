@@ -111,7 +111,7 @@ const clv_attr_spec *clv_plan_find_labels_attr(const clv_session_config *c) {
 }
 
 /* Refuses a head that has outputs for which the data have no class. If the labels are numbers, the
- * data may lack the highest classes, so the scan only notes it (note_labels in run_data.c). */
+ * data may lack the highest classes; then note_labels (run_data.c) only prints a note. */
 static clv_code check_head_size(const clv_blueprint *b, const data_set *s, clv_err *err) {
   const clv_attr_spec *a = clv_plan_find_labels_attr(b->config);
   size_t n = clv_dataset_class_count(s->ds), n_numeric_class_names = 0;
@@ -385,8 +385,8 @@ static clv_code check_batch(const clv_blueprint *b, size_t n, const char *batch_
       b->micro_batches, reason.text, remedy);
 }
 
-/* Checks the sizes of all batches, also of the short last batch of an epoch, unless the run never
- * comes to it. */
+/* Checks the sizes of all batches, also of the short last batch of an epoch, unless the run ends
+ * before this batch. */
 static clv_code check_batches(const clv_blueprint *b, size_t n_records, clv_err *err) {
   const clv_train_config *t = &b->config->train;
   size_t n_full_batches = n_records / t->batch, n_left_records = n_records % t->batch;

@@ -13,8 +13,8 @@ static const char *get_place_name(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker < 0 ? "master" : b->config->workers[b->stages[i].worker].name;
 }
 
-/* Prints the frozen parameters. For a stage with adapters it prints the learning ones instead,
- * since nearly all others are frozen. */
+/* Prints the frozen parameters. For a stage with adapters it prints the learning parameters
+ * instead, because nearly all others are frozen. */
 static void append_text_frozen_params(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
   bool has_adapters = b->config->stages[i].lora.targets.n > 0;
@@ -286,7 +286,7 @@ static void append_text_egress(const clv_blueprint *b, clv_bytes *out) {
   append_text_policy(b->policy, out);
 }
 
-/* Appends the layers that the reference kernel computes, under `key`. */
+/* Appends a JSON list, with the key `key`, of the layers that the reference kernel computes. */
 static void append_json_ref_layers(const char *key, const clv_graph *g, const clv_stage_usage *f,
                                    clv_bytes *out) {
   clv_bytes_printf(out, ",\"%s\":[", key);
@@ -327,7 +327,7 @@ static void append_json_stage(const clv_blueprint *b, uint32_t i, const clv_stag
                        findings_text));
   append_json_ref_layers("fallback_layers", b->stages[i].graph, f, out);
   append_json_ref_layers("ref_layers", b->stages[i].graph, f,
-                         out); /* the same list under the name that releases before 0.9 gave it */
+                         out); /* repeats the list under its name in releases before 0.9 */
   append_json_ties(b, i, out);
   clv_bytes_puts(out, "}");
 }
@@ -470,8 +470,8 @@ static const char *get_bf16_text(const clv_session_config *c) {
   return ", conv2d and linear in bf16 (this processor has AVX512-BF16 without AMX)";
 }
 
-/* Returns the largest clv_backend_cpu_bf16_percent of the session's nodes of an op: time in bf16 in
- * hundredths of the time in f32. */
+/* Returns the time of an op in bf16 in percent of its time in f32: the largest
+ * clv_backend_cpu_bf16_percent of the session's nodes with this op. */
 static unsigned find_max_bf16_percent(const clv_blueprint *b, clv_op op,
                                       const char **ret_processor) {
   unsigned max_percent = 0;

@@ -2,9 +2,9 @@
  *
  * Finds layers of the master of which a worker knows the weights, or some rows of them, from an
  * earlier session. clv_ledger_hash_graph_node, clv_ledger_hash_param_name,
- * clv_weights_sample_digest and clv_weights_sample_row_hashes make the names that the ledger keeps.
- * The trainer adds tensors under these names before it sends them to workers.
- * clv_blueprint_read_ledger looks up the master's layers.
+ * clv_weights_sample_digest and clv_weights_sample_row_hashes make the hashes under which the
+ * ledger lists weights. The trainer adds the hashes of a tensor to the ledger before it sends the
+ * tensor to a worker. clv_blueprint_read_ledger looks up the master's layers.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +12,10 @@
 
 #include "master/plan/plan_int.h"
 
-/* ---- names in the ledger, the list of weights that workers have received --------------------- */
+/* ---- hashes in the ledger, the list of weights that workers have received -------------------- */
 
 /* True if the node is not the first node of its layer, but for example an adapter. Such a node has
- * its own key, so its name is part of the key's name in the ledger. */
+ * its own random key, so the hash of this key in the ledger includes the node's name. */
 static bool is_not_first_of_layer(const clv_graph *g, int k) {
   const clv_node *n = &g->nodes[k];
   return k > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
@@ -38,10 +38,10 @@ typedef struct ledger_search {
   clv_blueprint *b;
   const clv_ledger *ledger;
   clv_ledger_entry found_entry;
-  /* [n_worker_weight_hashes] ledger names of the initial weights of the stages at workers */
+  /* [n_worker_weight_hashes] hashes of the initial weights of the stages at workers */
   clv_sha256 *worker_weight_hashes;
   size_t n_worker_weight_hashes, worker_weight_hashes_capacity;
-  /* [n_worker_row_hashes] names of the rows and columns of these weights, ascending */
+  /* [n_worker_row_hashes] hashes of the rows and columns of these weights, ascending */
   clv_sha256 *worker_row_hashes;
   size_t n_worker_row_hashes;
 } ledger_search;
@@ -52,8 +52,9 @@ static void free_ledger_search(ledger_search *r) {
 }
 
 /* Sets known_reasons[k] of the full model's node k to the reason why a worker knows its weights, if
- * the ledger has an entry named `of`. prefix, suffix: words before and after the worker's identity
- * in the reason. An earlier reason stays. */
+ * the ledger has an entry with the hash `of`, or a worker's stage begins with weights of that hash.
+ * prefix, suffix: words before and after the worker's identity in the reason. An earlier reason
+ * stays. */
 static clv_code look_up_hash(ledger_search *r, int k, clv_ledger_kind kind, const clv_sha256 *of,
                              const char *prefix, const char *suffix, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -76,7 +77,7 @@ static int find_node(const clv_graph *g, const char *name) {
   return -1;
 }
 
-/* Returns the full model's node that has the parameter of a stage. */
+/* Returns the full model's node that has the parameter of a stage; -1: there is none. */
 static int find_full_model_node(const clv_blueprint *b, const clv_stage_plan *s,
                                 const clv_param *p) {
   return find_node(b->full_graph, s->graph->nodes[p->node].name);
@@ -87,14 +88,14 @@ static bool is_drawn_by_weights_new(const clv_stage_spec *spec, const clv_param 
                                           spec->weights_new.n);
 }
 
-/* True if the initial values of the parameter are drawn with the key of its layer. */
+/* True if the initial values of the parameter are drawn with the random key of its layer. */
 static bool is_drawn_from_key(const clv_stage_spec *s, const clv_param *p) {
   if (clv_name_is_of_adapter(p->name)) return !s->lora.from;
   return !(clv_stage_has_master_weights(s) || s->weights_artifact) || is_drawn_by_weights_new(s, p);
 }
 
-/* Looks up a parameter of a master's stage under its name in this run, and under the key of its
- * layer. */
+/* Looks up a parameter of a master's stage in the ledger: by its name in this run, and by the
+ * random key of its layer. */
 static clv_code look_up_param(ledger_search *r, const clv_sha256 *run_secret, uint32_t stage,
                               const clv_param *p, clv_err *err) {
   const clv_session_config *c = r->b->config;
@@ -113,7 +114,7 @@ static clv_code look_up_param(ledger_search *r, const clv_sha256 *run_secret, ui
 }
 
 /* Looks up weights that a worker received in another scale, type or order. f: moments of the
- * values, which such a change does not hide. */
+ * weights, which hardly depend on scale, type and order. */
 static clv_code look_up_moments(ledger_search *r, int k, const clv_weights_moments *f,
                                 clv_err *err) {
   for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_N_SPREAD_MEANS; neighbour_bits++) {
@@ -131,7 +132,7 @@ static clv_code look_up_moments(ledger_search *r, int k, const clv_weights_momen
 
 static int compare_hashes(const void *a, const void *b) { return memcmp(a, b, sizeof(clv_sha256)); }
 
-/* Adds the names of rows and columns of a tensor that a worker's stage begins with. */
+/* Adds the hashes of the rows and columns of a tensor that a worker's stage begins with. */
 static clv_code add_worker_rows(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
   for (int reads_columns = 0; reads_columns < 2; reads_columns++) {
     clv_row_hashes row_names;
@@ -148,8 +149,8 @@ static clv_code add_worker_rows(ledger_search *r, const clv_weights_sample *s, c
   return CLV_OK;
 }
 
-/* Number of a tensor's rows that a worker has received, and the sum of their
- * clv_row_hash_points. */
+/* Number of a tensor's rows that a worker has received, and the sum of clv_row_hash_points over
+ * these rows. */
 typedef struct row_hits {
   size_t n, points_sum;
 } row_hits;
@@ -159,9 +160,9 @@ static void count_row_hit(row_hits *h, const clv_sha256 *row) {
   h->points_sum += clv_row_hash_points(row);
 }
 
-/* Sets known_reasons[k] of node k if a worker has received enough of these rows or columns. One row
- * with 8 values is enough: the worker then knows the weights of the sum that this row computes from
- * the values of the record. */
+/* Sets known_reasons[k] of node k if a worker has received enough of the rows or columns in
+ * `row_names`. One row with 8 values is enough: the worker then knows the weights of the sum that
+ * this row computes from the values of the record. */
 static clv_code note_found_rows(ledger_search *r, int k, const clv_row_hashes *row_names,
                                 const char *noun, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -200,8 +201,8 @@ static clv_code look_up_sample_rows(ledger_search *r, int k, const clv_weights_s
   return CLV_OK;
 }
 
-/* Adds the names of a tensor that a worker's stage begins with, because that worker knows it in
- * this session. */
+/* Adds the hashes of a tensor that a worker's stage begins with, because the worker knows this
+ * tensor. */
 static clv_code add_worker_weight_hashes(ledger_search *r, const clv_weights_sample *s,
                                          clv_err *err) {
   size_t n, n_needed = r->n_worker_weight_hashes + CLV_SAMPLE_MAX_HASHES;
@@ -413,8 +414,8 @@ void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out
 }
 
 clv_code clv_blueprint_check_privacy(const clv_blueprint *b, clv_err *err) {
-  /* first, because its message names the result of the look, the measurement of what tensors
-   * show */
+  /* clv_look_check comes first, because its message has the result of the look, the measurement of
+   * what tensors show */
   CLV_TRY(clv_look_check(b, err));
   CLV_TRY(clv_privacy_check(b, err));
   return clv_cache_check(b, err);

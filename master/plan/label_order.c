@@ -21,9 +21,10 @@ enum { MAX_LAG = 1024, MAX_COMPARISONS = 1 << 26, MIN_RECORDS_PER_LAG = 8 };
  * MAX_BLOCKS_PER_CLASS for each class, with at least MIN_RECORDS_PER_BLOCK records on average. */
 enum { MAX_BLOCKS_PER_CLASS = 2, MIN_RECORDS_PER_BLOCK = 4 };
 /* By how much a share of equal labels must exceed that of a random order to be significant:
- * MIN_EXCESS_SHARE is a part of the possible excess, the others are standard deviations.
- * MIN_FEW_BLOCKS_SIGMAS: for neighbours, if the labels have few blocks; MIN_NEIGHBOUR_SIGMAS: for
- * neighbours otherwise; MIN_LAG_SIGMAS: for the best of many distances. */
+ * MIN_EXCESS_SHARE is a fraction of the largest possible excess, the other limits are numbers of
+ * standard deviations. MIN_FEW_BLOCKS_SIGMAS: for neighbours, if the labels have few blocks;
+ * MIN_NEIGHBOUR_SIGMAS: for neighbours otherwise; MIN_LAG_SIGMAS: for the best of many
+ * distances. */
 static const double MIN_EXCESS_SHARE = 0.1, MIN_NEIGHBOUR_SIGMAS = 3, MIN_FEW_BLOCKS_SIGMAS = 2.5,
                     MIN_LAG_SIGMAS = 6;
 
@@ -67,10 +68,10 @@ static shuffled_statistics compute_shuffled_statistics(double *labels, size_t n)
     cubes_sum += class_size * class_size * class_size;
     ret.n_classes++;
   }
-  double variance =
-      (squares_sum * (squares_sum + n_labels * (n_labels + 1)) - 2 * n_labels * cubes_sum -
-       n_labels * n_labels * n_labels) /
-      (n_labels * n_labels * (n_labels - 1)); /* variance of the number of equal neighbours */
+  double variance = (squares_sum * (squares_sum + n_labels * (n_labels + 1)) -
+                     2 * n_labels * cubes_sum - n_labels * n_labels * n_labels) /
+                    /* variance of the number of neighbours with equal labels */
+                    (n_labels * n_labels * (n_labels - 1));
   ret.equal_pair_share = (squares_sum - n_labels) / (n_labels * (n_labels - 1));
   ret.standard_deviation = sqrt(fmax(variance, 0)) / (n_labels - 1);
   return ret;
@@ -83,10 +84,10 @@ static double compute_equal_share_at_lag(const double *labels, size_t n, size_t 
 }
 
 /* True if the share of equal labels exceeds that of a random order by MIN_EXCESS_SHARE of the
- * possible excess, and by n_sigmas standard deviations. */
+ * largest possible excess, and by n_sigmas standard deviations. */
 static bool is_significant(const clv_label_order *o, double n_sigmas, double standard_deviation) {
-  double excess = o->equal_share - o->shuffled_share, possible_excess = 1 - o->shuffled_share;
-  return o->lag && possible_excess > 0 && excess >= MIN_EXCESS_SHARE * possible_excess &&
+  double excess = o->equal_share - o->shuffled_share, max_excess = 1 - o->shuffled_share;
+  return o->lag && max_excess > 0 && excess >= MIN_EXCESS_SHARE * max_excess &&
          excess >= n_sigmas * standard_deviation;
 }
 

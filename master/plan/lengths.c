@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Describes for `plan` which lengths of sequences workers learn. No layer hides lengths: the master
- * sends them to layers that read them, and the size of packed sequences shows them.
+ * Describes for `plan` what workers get to know of the lengths of sequences. No layer hides
+ * lengths: the master sends them to layers that read them, and the size of packed sequences shows
+ * them.
  */
 #include "master/plan/plan_int.h"
 

@@ -86,7 +86,7 @@ clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_loo
     now_ns = clv_now_ns();
   }
   ret->has_run = true;
-  ret->n_records = (uint32_t)sample.record_split.n;
+  ret->n_records = (uint32_t)sample.record_counts.n;
   ret->duration_s = (double)(now_ns - begin_ns) * 1e-9;
   return CLV_OK;
 }

@@ -21,7 +21,7 @@ typedef struct look_tensors {
   uint32_t n_parts; /* number of stages of the master before the last cut */
   clv_look_part *parts;
   size_t n_tensors;
-  size_t n_values_per_record; /* values of one record in all tensors */
+  size_t n_values_per_record; /* number of values that all tensors together have for one record */
   clv_look_tensor *tensors;
   /* [n_tensors] stage that outputs the tensor; n_stages: the tensor is a model input */
   uint32_t *tensor_stages;
@@ -187,8 +187,8 @@ static void store_inputs(const look_tensors *f, size_t n) {
   }
 }
 
-/* Returns how many records to run at once: as many as take one second, at most BATCH, but at least
- * two, because batch norm needs two. */
+/* Returns how many records to run at once: as many as take one second, at most MAX_BATCH_RECORDS,
+ * but at least two, because batch norm needs two. */
 static size_t choose_batch_size(const look_tensors *f, size_t n) {
   double max_records_by_time =
       CLV_MIN(MIN_MACS_PER_S / CLV_MAX(count_macs_per_record(f), 1.0), (double)MAX_BATCH_RECORDS);
@@ -198,13 +198,13 @@ static size_t choose_batch_size(const look_tensors *f, size_t n) {
 static clv_code check_time(const look_tensors *f, clv_err *err) {
   if (clv_now_ns() <= f->r->look_end_ns) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED, "%zu records took longer than %d s",
-                  f->r->sample->record_split.n, CLV_LOOK_MAX_SECONDS);
+                  f->r->sample->record_counts.n, CLV_LOOK_MAX_SECONDS);
 }
 
 /* Runs all records. The last batch starts earlier if it would be short, and so repeats some
  * records. */
 static clv_code run_all_records(look_tensors *f, clv_err *err) {
-  size_t n = f->r->sample->record_split.n, batch_size = choose_batch_size(f, n);
+  size_t n = f->r->sample->record_counts.n, batch_size = choose_batch_size(f, n);
   uint64_t begin_ns = clv_now_ns();
   for (size_t at = 0; f->n_parts && at < n; at += batch_size) {
     CLV_TRY(check_time(f, err));
@@ -215,7 +215,7 @@ static clv_code run_all_records(look_tensors *f, clv_err *err) {
 }
 
 static clv_code compute_sent_values(look_tensors *f, clv_err *err) {
-  size_t n = f->r->sample->record_split.n;
+  size_t n = f->r->sample->record_counts.n;
   CLV_TRY(clv_alloc(n * f->n_values_per_record, sizeof *f->values, &f->values, err));
   for (size_t k = 0; k < f->n_tensors; k++) {
     f->tensors[k].values = f->values;
@@ -289,8 +289,8 @@ typedef struct look_views {
 
 static void free_views(look_views *v) { free(v->list); }
 
-/* Lists the views of all tensors, as which the attacks read them: as sequences of n_tokens vectors,
- * or, if n_tokens is 0, as grids like that of `records`. */
+/* Lists the views of all tensors that the attacks read: as sequences of n_tokens vectors, or, if
+ * n_tokens is 0, as grids like that of `records`. */
 static clv_code list_views(const look_tensors *f, const clv_look_view *records, size_t n_tokens,
                            look_views *ret, clv_err *err) {
   clv_look_view tensor_views[CLV_LOOK_MAX_VIEWS];
@@ -331,7 +331,7 @@ static void read_pixels(look_tensors *f, clv_look_result *ret) {
   (void)find_grid_view(f, &records);
   clv_code code = list_views(f, &records, 0, &v, &err);
   if (code == CLV_OK)
-    code = clv_look_read_pixels(v.list, v.n, &records, f->r->sample->record_split, &reading, &err);
+    code = clv_look_read_pixels(v.list, v.n, &records, f->r->sample->record_counts, &reading, &err);
   set_result(ret, code, &reading, &err);
 }
 
@@ -361,7 +361,7 @@ static int64_t get_sequence_length(const look_tensors *f, size_t record) {
 static clv_code list_tokens(const look_tensors *f, uint32_t input, size_t n_tokens,
                             size_t n_values_per_token, int64_t **ret, clv_err *err) {
   const int64_t *x = f->r->sample->x[input]->data;
-  size_t n = f->r->sample->record_split.n;
+  size_t n = f->r->sample->record_counts.n;
   CLV_TRY(clv_alloc(n * n_tokens, sizeof **ret, ret, err));
   for (size_t i = 0; i < n * n_tokens; i++) {
     bool is_pad = (int64_t)(i % n_tokens) >= get_sequence_length(f, i / n_tokens);
@@ -384,7 +384,7 @@ static bool find_flat_input(const look_tensors *f, clv_look_tensor *ret) {
 /* Numbers the records so that records that are equal bit by bit have equal numbers. False: most
  * records differ from all others. */
 static bool number_repeated_records(const look_tensors *f, int64_t ret[CLV_LOOK_MAX_RECORDS]) {
-  size_t n = f->r->sample->record_split.n, n_different = 0;
+  size_t n = f->r->sample->record_counts.n, n_different = 0;
   clv_look_tensor t;
   if (!find_flat_input(f, &t)) return false;
   for (size_t i = 0; i < n; i++) {
@@ -404,14 +404,14 @@ static void read_nearest_tokens(const look_tensors *f, const clv_look_tokens *t,
   clv_err err;
   clv_code code = list_views(f, NULL, t->n_tokens, &v, &err);
   if (code == CLV_OK)
-    code = clv_look_read_tokens(v.list, v.n, t, f->r->sample->record_split, &reading, &err);
+    code = clv_look_read_tokens(v.list, v.n, t, f->r->sample->record_counts, &reading, &err);
   set_result(ret, code, &reading, &err);
 }
 
 static void recognize_repeated_records(const look_tensors *f, clv_look_result *ret) {
   int64_t tokens[CLV_LOOK_MAX_RECORDS];
   const clv_look_tokens t = {tokens, 1};
-  /* nothing to read: why_no_tokens has set the reason */
+  /* if no records repeat, there is nothing to read, and why_no_tokens has set the reason */
   if (!number_repeated_records(f, tokens)) return;
   read_nearest_tokens(f, &t, ret);
   if (ret->state == CLV_LOOK_RAN) ret->method = "the nearest vector (records repeat)";
@@ -434,9 +434,9 @@ static void read_tokens(look_tensors *f, clv_look_result *ret) {
     clv_look_set_skipped(ret, &err);
 }
 
-/* Returns why the records have no tokens; NULL: they have or may have some. Examines the records
- * alone, so that the reason is known even if the layers cannot run. Chooses records if none were
- * chosen yet. */
+/* Returns why the records have no tokens; NULL: the records have or may have tokens. Examines the
+ * records alone, so that the reason is known even if the layers cannot run. Chooses records if none
+ * were chosen yet. */
 static const char *why_no_tokens(const look_tensors *f) {
   int64_t tokens[CLV_LOOK_MAX_RECORDS];
   size_t n_tokens, n_values_per_token;
@@ -444,15 +444,15 @@ static const char *why_no_tokens(const look_tensors *f) {
   clv_err choose_err;
   if (find_token_input(f, &input, &n_tokens, &n_values_per_token)) return NULL;
   if (clv_look_choose_records(f->r, CLV_LOOK_MAX_RECORDS, &choose_err) != CLV_OK &&
-      !f->r->sample->record_split.n)
+      !f->r->sample->record_counts.n)
     return NULL;
   return number_repeated_records(f, tokens) ? NULL : "records have no tokens";
 }
 
 /* ---- reading features, the numbers of an input ----------------------------------------------- */
 
-/* Returns how many of the values that are sent for a record the master computes. They come first;
- * the values after them are model inputs. */
+/* Returns how many of the values that are sent for a record are outputs of the master's layers.
+ * These values come first; the values of model inputs follow. */
 static size_t count_master_values(const look_tensors *f) {
   size_t k = 0;
   while (k < f->n_tensors && f->tensor_stages[k] < f->b->n_stages) k++;
@@ -486,14 +486,14 @@ static void read_input_features(const look_tensors *f, uint32_t input, clv_look_
   clv_look_view grid;
   clv_look_reading reading;
   clv_err err;
-  clv_code code = clv_look_read_features(&features, f->r->sample->record_split, &reading, &err);
+  clv_code code = clv_look_read_features(&features, f->r->sample->record_counts, &reading, &err);
   set_result(ret, code, &reading, &err);
   ret->findings =
       clv_look_make_record_view(&t, &grid) ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT;
 }
 
-/* True if result a is worse than result b: its finding needs a key of `privacy` and b's does not,
- * or else its figure, the share that was read, is larger. */
+/* True if result a is worse than result b: its finding needs a key of `privacy` and that of b needs
+ * none, or else its figure (the share that was read) is larger. */
 static bool is_worse_result(const clv_look_result *a, const clv_look_result *b) {
   bool needs_key[2] = {a->figure > CLV_LOOK_CERTAIN_FIGURE && a->findings != CLV_FINDING_PICTURE,
                        b->figure > CLV_LOOK_CERTAIN_FIGURE && b->findings != CLV_FINDING_PICTURE};
@@ -528,7 +528,7 @@ static void exchange_tokens(const look_tensors *f, int64_t *x, size_t r, size_t 
 static clv_code run_exchanged_tokens(look_tensors *f, uint32_t input, size_t n_tokens,
                                      size_t n_values_per_token, clv_err *err) {
   clv_tensor *x = f->r->sample->x[input];
-  clv_look_split split = f->r->sample->record_split;
+  clv_look_split split = f->r->sample->record_counts;
   CLV_AUTO(clv_freep) int64_t *original_tokens = NULL;
   if (clv_now_ns() + f->run_duration_ns > f->r->look_end_ns)
     return clv_fail(err, CLV_EXHAUSTED, "to run layers twice would take longer than %d s",

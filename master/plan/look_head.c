@@ -26,15 +26,16 @@ static const double MIN_MACS_PER_S = 1e10; /* multiply-adds per second of the sl
 
 /* The part of a record's gradient that belongs to one label. */
 typedef struct gradient_part {
-  size_t first_index, n_values; /* index of its first value, number of its values */
-  size_t label_stride;          /* values from the part of one label to that of the next label */
+  size_t first_index, n_values; /* index of the part's first value, number of the part's values */
+  /* distance between the parts of neighbouring labels, in values; 0: the record has one part */
+  size_t label_stride;
 } gradient_part;
 
 typedef struct label_gradients {
   const clv_look_draw *r;
   const clv_blueprint *b;
   uint32_t last_worker_stage; /* last stage that is at a worker */
-  /* the master has layers behind last_worker_stage; parts[0] has them */
+  /* true: the master has layers behind last_worker_stage, which are parts[0] */
   bool has_layers_behind;
   /* [0]: the master's layers behind last_worker_stage; [1]: the layers that own tied parameters of
    * parts[0] */
@@ -49,16 +50,17 @@ typedef struct label_gradients {
   size_t n_labels_per_record;
   gradient_part label_parts[MAX_LABEL_PARTS];
   size_t n_label_parts, n_values_per_label; /* values of the gradient that belong to one label */
-  /* input [batch_size][n_gradient_values], its gradient of the same size, gradient of the
-   * prediction */
+  /* x: inputs of the layers, [batch_size][n_gradient_values]; dx: gradients of x, of the same size;
+   * dout: gradients of the predictions */
   float *x, *dx, *dout;
-  size_t value_step, n_kept_per_label; /* every step-th of the values of a label is kept */
+  /* every value_step-th value of a label's gradient is kept, n_kept_per_label in all */
+  size_t value_step, n_kept_per_label;
   /* values of the kept gradients, [capacity][n_kept_per_label] */
   float *kept_gradient_values;
   int64_t *kept_classes; /* [capacity] class of each kept gradient's label */
   size_t *kept_records;  /* [capacity] record of each kept gradient */
-  /* n: number of kept gradients; capacity: most of them; n_fit: number of those, in the first half,
-   * that the attack learns from */
+  /* n: number of kept gradients; capacity: most gradients to keep; n_fit: number of kept gradients
+   * in the first half, from which the attack learns */
   size_t n, capacity, n_fit;
 } label_gradients;
 
@@ -90,8 +92,8 @@ static bool has_outside_ties(const clv_look_part *p) {
   return false;
 }
 
-/* Makes the layers behind the last worker. If they have tied parameters that the master's first
- * stages own, those stages are made too. */
+/* Makes the layers behind the last worker. If these layers have tied parameters that the master's
+ * first stages own, makes these stages as well. */
 static clv_code make_layers(label_gradients *h, clv_err *err) {
   uint32_t first_stage = h->last_worker_stage + 1, end_stage = h->b->n_stages;
   h->has_layers_behind = first_stage < end_stage;
@@ -160,7 +162,7 @@ static clv_code make_plan(label_gradients *h, clv_err *err) {
   double time_left_s =
       (double)(h->r->draw_end_ns - CLV_MIN(clv_now_ns(), h->r->draw_end_ns)) * 1e-9;
   double n_macs = h->has_layers_behind ? 6 * clv_look_part_mac_count(&h->parts[0]) : 0;
-  size_t n = h->r->sample->record_split.n;
+  size_t n = h->r->sample->record_counts.n;
   size_t max_batch_size =
       CLV_LOOK_MAX_VALUE_BYTES / sizeof(float) / 4 / CLV_MAX(h->n_gradient_values, (size_t)1);
   if (max_batch_size < CLV_LOOK_MIN_RECORDS)
@@ -196,7 +198,7 @@ static int64_t get_label_class(const label_gradients *h, int64_t label) {
   return label >= 0 && label < out.dim[out.rank - 1] ? label : -1;
 }
 
-/* Keeps the gradient of one label. Of a long gradient it keeps every step-th value. */
+/* Keeps the gradient of one label. Of a long gradient it keeps every value_step-th value. */
 static void keep_label_gradient(label_gradients *h, size_t row, size_t position) {
   float *to = h->kept_gradient_values + h->n * h->n_kept_per_label;
   size_t at = 0;
@@ -278,7 +280,7 @@ static clv_code run_batch(label_gradients *h, size_t record, size_t draw, clv_er
 /* Runs all records. Each record occurs in both halves of the samples (attacks learn from the first
  * and are tested with the second), with different random inputs. */
 static clv_code run_all_records(label_gradients *h, clv_err *err) {
-  size_t n_records = h->r->sample->record_split.n,
+  size_t n_records = h->r->sample->record_counts.n,
          n_draws = CLV_MAX(N_SAMPLED_GRADIENTS / n_records, (size_t)2);
   double n_labels;
   if (h->r->sample->y->dtype == CLV_I64)
@@ -325,7 +327,7 @@ static size_t remove_duplicates(const float *sorted_values, size_t n, float *ret
 static size_t classify_numbers(const label_gradients *h, size_t at, int64_t *classes) {
   float sorted_values[CLV_LOOK_MAX_RECORDS] = {0};
   float class_ends[CLV_LOOK_MAX_RECORDS]; /* largest value of each class, ascending */
-  size_t n = CLV_MIN(h->r->sample->record_split.n, (size_t)CLV_LOOK_MAX_RECORDS);
+  size_t n = CLV_MIN(h->r->sample->record_counts.n, (size_t)CLV_LOOK_MAX_RECORDS);
   for (size_t i = 0; i < n; i++) sorted_values[i] = get_numeric_labels(h, i)[at];
   qsort(sorted_values, n, sizeof *sorted_values, compare_floats);
   size_t n_class_ends = remove_duplicates(sorted_values, n, class_ends);
@@ -347,9 +349,9 @@ typedef struct column_variance {
 } column_variance;
 
 static double compute_variance(const label_gradients *h, size_t at) {
-  double sum = 0, squares_sum = 0, n = (double)h->r->sample->record_split.n,
+  double sum = 0, squares_sum = 0, n = (double)h->r->sample->record_counts.n,
          first_value = (double)get_numeric_labels(h, 0)[at];
-  for (size_t i = 0; i < h->r->sample->record_split.n; i++) {
+  for (size_t i = 0; i < h->r->sample->record_counts.n; i++) {
     double v = (double)get_numeric_labels(h, i)[at] - first_value;
     sum += v;
     squares_sum += v * v;
@@ -396,7 +398,7 @@ static size_t get_one_hot_class(const label_gradients *h, size_t record) {
 
 static bool are_labels_one_hot(const label_gradients *h) {
   bool are_all_one_hot = h->n_labels_per_record > 1;
-  for (size_t i = 0; are_all_one_hot && i < h->r->sample->record_split.n; i++)
+  for (size_t i = 0; are_all_one_hot && i < h->r->sample->record_counts.n; i++)
     are_all_one_hot = get_one_hot_class(h, i) != SIZE_MAX;
   return are_all_one_hot;
 }
@@ -415,10 +417,10 @@ static clv_code read_columns(label_gradients *h, clv_look_gradients *g, clv_look
   return clv_look_read_labels(g, ret, err);
 }
 
-/* Runs the attack on labels on the gradients of numeric labels. One-hot labels are read as classes,
- * and also by column if the loss has an accuracy; other labels by column only. *ret: the result
- * with the highest figure, the share that was read. *groups, which records have equal labels, is
- * set for one-hot labels only. */
+/* Tries to read numeric labels from their gradients. One-hot labels are read as classes and, if the
+ * loss has an accuracy, also number by number; other labels only number by number. *ret: result
+ * with the highest figure, the share that was read. *groups: which records have equal labels; set
+ * for one-hot labels only. */
 static clv_code read_numeric_labels(label_gradients *h, clv_look_gradients *g,
                                     clv_look_reading *ret, clv_look_reading *groups, clv_err *err) {
   clv_look_reading columns_reading;
@@ -435,8 +437,8 @@ static clv_code read_numeric_labels(label_gradients *h, clv_look_gradients *g,
   return CLV_OK;
 }
 
-/* Returns into how many different lengths (norms) the class weights of the loss scale gradients; 2
- * if there are fewer. */
+/* Returns how many different class weights the loss has, from 2 to CLV_LOOK_MAX_LENGTH_GROUPS. Each
+ * different weight scales gradients to another norm. */
 static size_t count_gradient_lengths(const label_gradients *h) {
   const clv_class_weights *w =
       &h->loss_graph->nodes[h->loss_graph->output_node].attrs.class_weights;

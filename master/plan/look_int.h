@@ -11,8 +11,8 @@
 #include "master/look/look.h"
 #include "master/plan/plan_int.h"
 
-/* Limits of a look in bytes: _MEMORY of weights and activations, _VALUES of the sent values that
- * the look keeps to read from. */
+/* Limits of a look in bytes. CLV_LOOK_MAX_MEMORY_BYTES: weights and activations;
+ * CLV_LOOK_MAX_VALUE_BYTES: sent values that the look keeps for the attacks. */
 #define CLV_LOOK_MAX_MEMORY_BYTES ((size_t)4 << 30)
 #define CLV_LOOK_MAX_VALUE_BYTES ((size_t)256 << 20)
 enum { CLV_LOOK_MIN_RECORDS = 8 }; /* fewest records that an attack can learn from */
@@ -20,9 +20,9 @@ enum { CLV_LOOK_MIN_RECORDS = 8 }; /* fewest records that an attack can learn fr
 /* ---- records that the look runs on (look_records.c) ------------------------------------------ */
 
 typedef struct clv_look_sample {
-  /* number of records, and how many of them an attack learns from, which come first; it is tested
-   * with the others */
-  clv_look_split record_split;
+  /* number of records (n), and how many of them an attack learns from (n_fit). These come first;
+   * the attack is tested with the others */
+  clv_look_split record_counts;
   size_t n_inputs;                    /* number of inputs of a record, which are in the list x */
   clv_tensor *x[CLV_DATA_MAX_INPUTS]; /* inputs of all records, without random crops or flips */
   clv_tensor *y;                      /* labels; NULL: the data have no labels */
@@ -44,7 +44,7 @@ typedef struct clv_look_part {
   uint32_t first_stage, last_stage;
   clv_graph *graph;
   clv_params *params;
-  char *weights_block; /* values of `params` */
+  char *weights_block; /* values of all parameters in `params` */
   clv_plan *plan;
   clv_call *call;
   void *output;          /* output of the last batch */
@@ -80,8 +80,8 @@ clv_code clv_look_part_backward(clv_look_part *p, const void *dout, void *din,
                                 clv_err *err) CLV_USE_RESULT;
 void clv_look_part_done(clv_look_part *p); /* frees and zeroes */
 
-/* Returns the number of inputs of the part's graph. ret[k]: number of the model input that input k
- * of the graph is; -1: input k is the value that crosses the cut. */
+/* Returns the number of inputs of the part's graph. ret[k]: index of the model input that is input
+ * k of the graph; -1: input k is the value that crosses the cut. */
 uint32_t clv_look_part_list_inputs(const clv_blueprint *b, const clv_look_part *p,
                                    int ret[CLV_MAX_INPUTS]);
 
@@ -91,7 +91,7 @@ uint32_t clv_look_part_list_inputs(const clv_blueprint *b, const clv_look_part *
 typedef struct clv_look_draw {
   clv_look_weights weights;
   const clv_look_options *o;
-  /* records for all draws of the weights; record_split.n 0: no records were chosen yet */
+  /* records for all draws of the weights; record_counts.n 0: no records were chosen yet */
   clv_look_sample *sample;
   uint64_t draw_end_ns; /* time of clv_now_ns when this draw of the weights should end */
   uint64_t look_end_ns; /* time of clv_now_ns when the look, all draws together, must end */

@@ -105,14 +105,14 @@ static clv_code read_records(const clv_look_options *o, const uint32_t *record_i
                              clv_look_sample *s, clv_err *err) {
   s->n_inputs = clv_dataset_input_count(o->dataset);
   for (size_t k = 0; k < s->n_inputs; k++) {
-    clv_data_input in = clv_dataset_input(o->dataset, k, s->record_split.n);
+    clv_data_input in = clv_dataset_input(o->dataset, k, s->record_counts.n);
     CLV_TRY(clv_tensor_new(in.dtype, &in.shape, &s->x[k], err));
   }
   if (clv_dataset_has_labels(o->dataset)) {
-    clv_shape shape = clv_dataset_y_shape(o->dataset, s->record_split.n);
+    clv_shape shape = clv_dataset_y_shape(o->dataset, s->record_counts.n);
     CLV_TRY(clv_tensor_new(clv_dataset_y_dtype(o->dataset), &shape, &s->y, err));
   }
-  return clv_batch_fill_inputs(o->dataset, NULL, record_indexes, s->record_split.n, s->x, s->y,
+  return clv_batch_fill_inputs(o->dataset, NULL, record_indexes, s->record_counts.n, s->x, s->y,
                                err);
 }
 
@@ -127,7 +127,7 @@ static clv_code sample_new(const clv_look_options *o, const clv_key *seed, size_
   CLV_TRY(number_label_classes(o, pool, n, err));
   rank_records(pool, n);
   max_records = CLV_MIN(CLV_MIN(max_records, n), (size_t)CLV_LOOK_MAX_RECORDS);
-  split_halves(pool, max_records, record_indexes, &s.record_split);
+  split_halves(pool, max_records, record_indexes, &s.record_counts);
   if (max_records) CLV_TRY(read_records(o, record_indexes, &s, err));
   *ret = s;
   s = (clv_look_sample){0};
@@ -136,9 +136,9 @@ static clv_code sample_new(const clv_look_options *o, const clv_key *seed, size_
 
 clv_code clv_look_choose_records(const clv_look_draw *r, size_t max_records, clv_err *err) {
   clv_look_sample *s = r->sample;
-  if (!s->record_split.n) CLV_TRY(sample_new(r->o, r->weights.seed, max_records, s, err));
-  if (s->record_split.n >= CLV_LOOK_MIN_RECORDS) return CLV_OK;
-  return clv_fail(err, CLV_PRECONDITION, "%zu records are too few, %d at least", s->record_split.n,
+  if (!s->record_counts.n) CLV_TRY(sample_new(r->o, r->weights.seed, max_records, s, err));
+  if (s->record_counts.n >= CLV_LOOK_MIN_RECORDS) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION, "%zu records are too few, %d at least", s->record_counts.n,
                   CLV_LOOK_MIN_RECORDS);
 }
 

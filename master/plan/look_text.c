@@ -16,7 +16,8 @@ static void append_limit(double figure, double limit, double max_permitted_figur
     clv_bytes_printf(out, ", the policy's limit is %g", max_permitted_figure);
 }
 
-/* Share of readable groups of equal labels, above which the text explains what that means. */
+/* Figure (share that was read) of the attack on groups of equal labels. Above it the text explains
+ * what the figure means. */
 static const double MIN_EXPLAINED_GROUPS_FIGURE = 0.5;
 
 static const char *const state_texts[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicable",

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finds layers that were at another place when a checkpoint was written. While a layer was at the
- * master, a worker may have recorded activations that the layer had hidden. The weights of the
- * layer are the key to these, so it moves to a worker only if the policy of the host permits that
- * or, without a policy, privacy.release of the session. A layer that moves to the master needs no
- * key: the ledger knows that a worker had it (known_layers.c).
+ * master, a worker may have recorded activations that the layer had hidden. A worker that gets the
+ * weights of the layer can undo this hiding. So the layer may move to a worker only if the policy
+ * of the host permits that or, without a policy, privacy.release of the session. A layer that moves
+ * to the master needs no permission, because the ledger records that a worker had its weights
+ * (known_layers.c).
  */
 #include <fnmatch.h>
 #include <stdio.h>
@@ -41,7 +42,7 @@ static void add_layer(const clv_blueprint *b, uint32_t i, const clv_node *layer,
   int checkpoint_worker = is_known ? m->checkpoint_config->stages[stage].worker : -1,
       present_worker = b->stages[i].planned_worker;
   if (last_moved_layer && strcmp(last_moved_layer->name, layer->name) == 0)
-    return; /* another parameter of the layer */
+    return; /* an earlier parameter has added the layer already */
   if (is_known ? is_same_place(m->checkpoint_config, checkpoint_worker, b->config, present_worker)
                : present_worker < 0)
     return;
@@ -62,7 +63,7 @@ static clv_code add_stage(const clv_blueprint *b, uint32_t i, const clv_checkpoi
   CLV_AUTO(clv_freep) uint32_t *stages = NULL;
   CLV_TRY(clv_params_find_checkpoint_stages(s->params, c, &stages, err));
   for (int k = 0; k < s->params->n; k++)
-    if (stages[k] != CLV_CHECKPOINT_NO_STAGE) /* else its weights stayed in a worker's artifact */
+    if (stages[k] != CLV_CHECKPOINT_NO_STAGE) /* else the weights stayed in a file of a worker */
       add_layer(b, i, &s->graph->nodes[s->params->list[k].node], stages[k], m);
   return CLV_OK;
 }
@@ -81,7 +82,7 @@ clv_code clv_moved_layers_find(const clv_blueprint *b, const clv_checkpoint *c,
   return CLV_OK;
 }
 
-/* ---- permission to move to a worker ---------------------------------------------------------- */
+/* ---- permission of layers to move to a worker ------------------------------------------------ */
 
 static bool is_release_permitted(const clv_session_config *c, const char *layer) {
   for (size_t i = 0; i < c->privacy.release.n; i++)

@@ -2,14 +2,14 @@
  *
  * Compares how a preprocessor_config.json makes inputs of pictures with how the session does
  * (clv_pictures_describe). A model that learnt from normalised pictures gives poor results for
- * others, and nothing else says so.
+ * others, and no other message warns of that.
  */
 #include <math.h>
 
 #include "common/model/hf/hf.h"
 #include "master/plan/plan_int.h"
 
-/* True if both lists have the same numbers; one number is that of all channels. */
+/* True if both lists have the same numbers; a single number counts for all channels. */
 static bool has_same_channels(const clv_hf_channels *a, const clv_number_list *b) {
   for (size_t i = 0; b->n && i < CLV_MAX(a->n, b->n); i++) {
     double x = a->at[a->n == 1 ? 0 : i], y = b->items[b->n == 1 ? 0 : i];

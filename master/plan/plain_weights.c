@@ -17,7 +17,7 @@ typedef struct weights_source {
   const clv_weights_file *file;
   const clv_weights_entry *entry;
   const clv_stage_folder *folder;
-  size_t at; /* index of the parameter in the lists `wanted` and `folder_index` of `folder` */
+  size_t at; /* index of the parameter in the folder's `wanted_tensors` and `folder_indexes` */
 } weights_source;
 
 static clv_code read_values(const weights_source *s, uint64_t first, float *dst, size_t n,
@@ -29,7 +29,8 @@ static clv_code read_values(const weights_source *s, uint64_t first, float *dst,
                                               dst, err);
 }
 
-/* Finds why the weights hide nothing. *ret_why: the reason; NULL: they hide. */
+/* Finds why the weights hide nothing. *ret_why: the reason; NULL: the weights hide the inputs of
+ * their layer. */
 static clv_code find_why_not_hiding(const weights_source *s, const clv_param *p,
                                     const char **ret_why, clv_err *err) {
   CLV_AUTO(clv_freep) float *chunk = NULL;

@@ -23,7 +23,7 @@
 
 /* ---- options of a command -------------------------------------------------------------------- */
 
-/* Why a run ends early: a signal came, or the command `stop` asked for it. */
+/* Reasons why a run ends early: a signal, or the command `stop`. */
 enum { CLV_INTERRUPTED = 1, CLV_ASKED_TO_STOP = 2 };
 
 /* Values of the option --weights; 0: the option was not given. */
@@ -44,19 +44,21 @@ typedef struct clv_run_options {
   bool profile, schedule;
   /* check: read only a sample of the records; checkpoint verify: ask workers for digests */
   bool is_quick;
-  /* predict: writes probabilities in place of outputs */
+  /* predict: write probabilities in place of outputs */
   bool probabilities;
   bool intervals; /* eval: also computes intervals of the scores */
-  /* predict: passes with dropout on, whose mean and interval are written; 0: one without dropout */
+  /* predict: number of passes with dropout, of which mean and interval are written; 0: one pass
+   * without dropout */
   uint64_t dropout_samples;
-  /* checkpoint rm: orphans also deletes files that belong to no checkpoint; force also the newest
-   * checkpoint */
+  /* checkpoint rm: with `orphans` also delete files that belong to no checkpoint, with `force` also
+   * delete the newest checkpoint */
   bool orphans, force;
   bool delete_caches; /* cache: delete the caches that are listed */
   bool watch;         /* status: repeat every interval_s seconds; 0: every second */
   double interval_s;
-  bool asks_workers; /* plan: ask the workers which device computes each stage */
-  bool suggest_cuts; /* plan: uses links ("w1=20:1000") and speeds ("w1=8") */
+  bool ask_workers; /* plan: ask the workers which device computes each stage */
+  /* plan: search for better cuts, with `links` ("w1=20:1000": ms, Mbit/s) and `speeds` ("w1=8") */
+  bool suggest_cuts;
   const char *const *links, *const *speeds;
   size_t n_links, n_speeds;
 } clv_run_options;
@@ -81,9 +83,10 @@ typedef enum clv_look_reader {
 } clv_look_reader;
 
 typedef enum clv_look_state {
-  CLV_LOOK_NOTHING_TO_READ, /* the session has no such data, or sends nothing that shows it */
-  CLV_LOOK_RAN,             /* the reader (attack) ran; `figure` says how much it could read */
-  CLV_LOOK_COULD_NOT_RUN,   /* the reader (attack) could not run; `reason` says why */
+  /* the session has no data that the attack could read, or sends nothing that shows them */
+  CLV_LOOK_NOTHING_TO_READ,
+  CLV_LOOK_RAN,           /* the reader (attack) ran; `figure` says how much it could read */
+  CLV_LOOK_COULD_NOT_RUN, /* the reader (attack) could not run; `reason` says why */
 } clv_look_state;
 
 enum {
@@ -95,12 +98,12 @@ enum {
 
 typedef struct clv_look_result {
   clv_look_state state;
-  /* in state READ: share that the attack has read, from 0 (no better than a guess) to 1 (all of
-   * it) */
+  /* in state CLV_LOOK_RAN: share that the attack has read, from 0 (no better than a guess) to 1
+   * (all of it) */
   double figure;
-  const char *method; /* in state READ: name of the method that read best; static text */
-  /* in state READ: findings (clv_findings) to report if `figure` is above the limit; 0: those that
-   * this attack usually has */
+  const char *method; /* in state CLV_LOOK_RAN: name of the best method; static text */
+  /* in state CLV_LOOK_RAN: findings (clv_findings) to report if `figure` is above the limit; 0: the
+   * usual findings of this attack */
   unsigned findings;
   char reason[CLV_LOOK_REASON_BYTES]; /* in other states: why the attack read nothing */
 } clv_look_result;
@@ -157,10 +160,11 @@ typedef struct clv_stage_plan {
   /* findings in output_findings and in gradient_findings that the graph does not show, but that the
    * look (clv_look) has measured */
   clv_findings output_look_findings, gradient_look_findings;
-  /* hiding layers, which mix by secret weights, from the records to the stage's output, on the path
-   * with the fewest */
+  /* number of hiding layers, which mix by secret weights, from the records to the stage's output,
+   * on the path with the fewest */
   uint32_t n_front_layers;
-  /* secret learning layers from the stage's output to the loss, on the path with the fewest */
+  /* number of secret learning layers from the stage's output to the loss, on the path with the
+   * fewest */
   uint32_t n_head_layers;
   /* device that the stage's node has reported; "": it was not asked */
   char device[CLV_STAGE_DEVICE_NAME_BYTES];
@@ -185,7 +189,7 @@ typedef struct clv_moved_layer {
   uint32_t layer, stage;             /* number of the layer; stage of the session that has it */
   const char *old_place, *new_place; /* "master" or the name of a worker */
   /* the layer moves to a worker from the master, or from an unknown place, so the policy of the
-   * host or privacy.release of the session must permit that */
+   * host or privacy.release of the session must permit the move */
   bool needs_release;
 } clv_moved_layer;
 
@@ -245,7 +249,7 @@ clv_code clv_blueprint_new_of_data(const clv_session_config *config, const clv_d
 clv_node clv_blueprint_labels_node(const clv_blueprint *b);
 
 /* Labels of records with several targets, arranged as inputs of the graph of the loss, in the order
- * of clv_target_make_loss_graph's comment. */
+ * that the comment of clv_target_make_loss_graph gives. */
 typedef struct clv_target_inputs {
   void *block; /* owned; the inputs are parts of it */
   uint32_t n;  /* number of inputs, without the predictions */
@@ -290,8 +294,8 @@ clv_code clv_blueprint_draw_schedule(const clv_blueprint *b, bool json, clv_byte
 void clv_blueprint_describe_egress(const clv_blueprint *b, bool json, clv_bytes *out);
 
 /* Returns true if the row's worker has the stage that the tensor is for. The rows of a spare are
- * not in use until it has taken the place of a lost worker. From then on the rows of the lost
- * worker are not in use. */
+ * not in use until the spare has taken the place of a lost worker. From then on the rows of the
+ * lost worker are not in use. */
 bool clv_blueprint_is_row_in_use(const clv_blueprint *b, const clv_egress_row *r);
 /* Appends the egress table as text that does not change between releases. A resumed run compares it
  * with the table that the run began with. The text omits what the look (clv_look_run) has measured,
@@ -322,7 +326,7 @@ clv_planned_sends clv_planned_sends_make(const clv_run_data *d, clv_command_kind
  * policy forbids something; the message names it and the line of the policy. */
 clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_sends *sends,
                                     clv_err *err) CLV_USE_RESULT;
-/* Returns the bytes of an epoch: of the tensors that leave the master. */
+/* Returns the bytes of the tensors that leave the master in an epoch. */
 uint64_t clv_blueprint_epoch_bytes(const clv_blueprint *b, const clv_planned_sends *sends);
 /* Returns a row for a tensor that one worker sends to another: the output of a direct stage, or, if
  * is_gradient, the gradient of the output. The master never sees this tensor, so it cannot check it
@@ -337,7 +341,8 @@ typedef struct clv_repeated_runs {
   /* the session has train.seed, so all runs begin with the same weights */
   bool has_same_initial_weights;
 } clv_repeated_runs;
-/* Appends how often a record leaves in these runs, and their bytes: a line of text or of JSON. */
+/* Appends how often a record leaves the master in these runs, and how many bytes leave: a line of
+ * text or of JSON. */
 void clv_repeated_runs_describe(const clv_repeated_runs *r, bool json, clv_bytes *out);
 
 /* ---- checkpoints that stay at workers (checkpoint_bytes.c) ----------------------------------- */
@@ -345,8 +350,8 @@ void clv_repeated_runs_describe(const clv_repeated_runs *r, bool json, clv_bytes
 /* Returns the number of checkpoints that are at workers at one moment: checkpoint.keep, the best
  * one, and the one that is being written. */
 uint64_t clv_blueprint_kept_checkpoint_count(const clv_blueprint *b);
-/* Returns an upper limit of the bytes that the checkpoints kept at a worker take there, for its
- * allow[].state_bytes. 0: no stage of the worker keeps checkpoints there. */
+/* Returns an upper limit of the bytes that the checkpoints kept at a worker take there, to compare
+ * with allow[].state_bytes of the worker. 0: no stage of the worker keeps checkpoints there. */
 uint64_t clv_blueprint_max_kept_bytes(const clv_blueprint *b, int worker);
 /* Appends decay and bytes of the averages of the weights (train.ema), as a line or as a member
  * `,"ema":{...}` of a JSON object. Appends nothing if the run keeps no averages. */
@@ -369,9 +374,10 @@ clv_code clv_checkpoint_parse_session(const clv_checkpoint *c, clv_session_confi
 clv_code clv_params_find_checkpoint_stages(const clv_params *p, const clv_checkpoint *c,
                                            uint32_t **ret_stages, clv_err *err) CLV_USE_RESULT;
 
-/* *ret: true if each stage of the session has its weights in the file of the stage with that index.
- * False: the checkpoint has another number of stages, a layer has changed its stage, or fixed
- * weights come from another kind of source. */
+/* Compares the cut of the session with that of the checkpoint. *ret: true if each stage of the
+ * session has its weights in the checkpoint's file of the stage with the same index; false: the
+ * checkpoint has another number of stages, a layer has changed its stage, or fixed weights come
+ * from another kind of source. */
 clv_code clv_blueprint_compare_cut(const clv_blueprint *b, const clv_checkpoint *c, bool *ret,
                                    clv_err *err) CLV_USE_RESULT;
 /* Checks that the session finds the files of the checkpoint that stayed at workers. CLV_INVALID:
@@ -386,11 +392,12 @@ clv_code clv_blueprint_check_kept_files(const clv_blueprint *b, const clv_checkp
 clv_code clv_moved_layers_find(const clv_blueprint *b, const clv_checkpoint *c,
                                clv_moved_layers *ret, clv_err *err) CLV_USE_RESULT;
 void clv_moved_layers_done(clv_moved_layers *m); /* frees and zeroes */
-/* Checks that the layers may move to workers. CLV_INVALID: the policy of the host does not permit
- * one or, without a policy, privacy.release of the session does not; the message has the names. */
+/* Checks that the layers may move to workers. CLV_INVALID: the policy of the host does not
+ * permit a move or, without a policy, privacy.release of the session does not; the message names
+ * the layers. */
 clv_code clv_moved_layers_check(const clv_blueprint *b, const clv_moved_layers *m,
                                 clv_err *err) CLV_USE_RESULT;
-/* Appends the layers, as lines or as a JSON array. */
+/* Appends the moved layers, as lines or as a JSON array. */
 void clv_moved_layers_describe(const clv_moved_layers *m, bool json, clv_bytes *out);
 
 /* ---- weights that workers know from earlier sessions (known_layers.c) ------------------------ */
@@ -401,15 +408,16 @@ void clv_moved_layers_describe(const clv_moved_layers *m, bool json, clv_bytes *
 clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run_secret,
                                    clv_err *err) CLV_USE_RESULT;
 /* Checks the blueprint's findings against the session. CLV_INVALID: the session does not permit one
- * of them. */
+ * of the findings. */
 clv_code clv_blueprint_check_privacy(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
 /* Appends for `plan` a line for each layer of the master that a worker may know, or a JSON
  * array. */
 void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 
-/* Return the name under which the ledger has weights. _key: of weights drawn from the key of node
- * k's layer, in the graph of a stage or of the full model. _param: of a parameter in a run. */
+/* Return the hash under which the ledger lists weights. _graph_node: weights that are drawn with
+ * the random key of node k; g is the graph of a stage or of the full model. _param_name: the
+ * parameter `name` in the run with this secret. */
 clv_code clv_ledger_hash_graph_node(const clv_session_config *c, const clv_graph *g, int k,
                                     clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_ledger_hash_param_name(const clv_sha256 *run_secret, const char *name, clv_sha256 *ret,
@@ -423,7 +431,7 @@ clv_code clv_ledger_hash_param_name(const clv_sha256 *run_secret, const char *na
 struct clv_run_data {
   clv_dataset *train, *test; /* test NULL: the session names no data.test */
   clv_subset train_rows, validation_rows, test_rows;
-  clv_notifier notifier; /* hears that a large table is read, which takes long */
+  clv_notifier notifier; /* gets a message when a large table is read, which takes long */
   clv_learnt *learnt;    /* how a table is encoded, learnt from its training records; NULL: another
                        * format, or nothing is learnt yet */
 };
@@ -435,8 +443,8 @@ clv_code clv_run_data_derive_seed(const clv_session_config *config, uint64_t *re
 
 /* Opens the data sets of the session. needs_train: open data.train even if data.test exists. The
  * caller zeroes *ret, but may set ret->notifier, and ret->learnt from an earlier run: tables are
- * then encoded by it, otherwise by what clv_dataset_learn learns from the training records.
- * CLV_DATA_LOSS: a table has neither. */
+ * then encoded by ret->learnt, otherwise by what clv_dataset_learn learns from the training
+ * records. CLV_DATA_LOSS: a table has neither ret->learnt nor training records. */
 clv_code clv_run_data_open(const clv_session_config *config, bool needs_train, clv_run_data *ret,
                            clv_err *err) CLV_USE_RESULT;
 /* Opens data.test without its labels, and no other set. `ret` as in clv_run_data_open. */
@@ -457,11 +465,11 @@ typedef struct clv_run_scan {
   void (*progress)(void *user, const char *key, size_t n_done, size_t n_records);
   void *user;
 } clv_run_scan;
-/* Reads the records of data.train and data.test; those of training with the same random crops and
- * flips as training. CLV_DATA_LOSS: a record has a value that is not finite; the message names the
- * first such record. With data.non_finite: skip such records are removed from the rows and counted
- * in *ret_n_left_out, and `notes` gets a line for each set. `notes` also names a set whose records
- * all have one class, and a validation fraction that would hold back no record. */
+/* Reads the records of data.train and data.test, the training records with the same random crops
+ * and flips as in training. CLV_DATA_LOSS: a record has a value that is not finite; the message
+ * names the first such record. With data.non_finite: skip such records are removed from the rows
+ * and counted in *ret_n_left_out, and `notes` gets a line for each set. `notes` also names a set
+ * whose records all have one class, and a validation fraction that would hold back no record. */
 clv_code clv_run_data_scan(const clv_session_config *config, clv_run_data *d,
                            const clv_run_scan *options, uint64_t *ret_n_left_out, clv_bytes *notes,
                            clv_err *err) CLV_USE_RESULT;
@@ -551,8 +559,8 @@ typedef struct clv_placed_schedule {
                                   * the stage takes none */
 } clv_placed_schedule;
 
-/* Makes the schedule. costs NULL: those of clv_pipeline_default_costs. CLV_INVALID: no such
- * schedule is possible; the message names the key of the session. */
+/* Makes the schedule. costs NULL: those of clv_pipeline_default_costs. CLV_INVALID: the schedule of
+ * the session is not possible; the message names the key of the session. */
 clv_code clv_placed_schedule_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_steps,
                                  uint32_t window, const clv_sched_costs *costs,
                                  clv_placed_schedule **ret, clv_err *err) CLV_USE_RESULT;
@@ -564,9 +572,11 @@ void clv_placed_schedule_freep(clv_placed_schedule **l);
 uint32_t clv_pipeline_list_ranks(const clv_blueprint *b, clv_sched_shape *shape,
                                  const char *names[CLV_SCHED_RANKS]);
 void clv_pipeline_default_costs(const clv_blueprint *b, clv_sched_costs *ret);
-/* number of optimiser steps of a round */
+/* Returns the number of optimiser steps in a round of the schedule: pipeline.flush_every if the
+ * schedule is asynchronous, else 1. */
 uint32_t clv_pipeline_steps_per_round(const clv_session_config *c);
-/* window (micro-batches in flight) before anything is measured; 0: the schedule chooses */
+/* Returns the window (number of micro-batches in flight) to use before anything is measured; 0: the
+ * schedule chooses. */
 uint32_t clv_pipeline_initial_window(const clv_session_config *c);
 /* Checks before the run connects that a schedule for full rounds is possible. */
 clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
@@ -616,8 +626,8 @@ clv_code clv_stage_folder_open(const clv_blueprint *b, uint32_t stage, clv_stage
                                clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 /* True if the stage's weights.new names the parameter, so that it starts from the seed. */
 bool clv_stage_is_param_new(const clv_stage_spec *spec, const char *parameter);
-/* Checks the entries of weights.new. CLV_INVALID: no parameter of the stage begins with an
- * entry. */
+/* Checks the entries of weights.new. CLV_INVALID: the name of no parameter of the stage begins with
+ * one of the entries. */
 clv_code clv_stage_check_new_params(const clv_blueprint *b, uint32_t stage,
                                     clv_err *err) CLV_USE_RESULT;
 

@@ -32,9 +32,9 @@ clv_code clv_privacy_find_cut_findings(const clv_blueprint *b, clv_findings *ret
                                        clv_findings *ret_gradients, clv_err *err) CLV_USE_RESULT;
 /* Appends the findings for `plan`, as lines or as a JSON object. */
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
-/* Append which lengths of sequences are sent, and whether sizes show them (lengths.c).
- * sends_records: some tensor made of records is sent. The JSON text ends with a comma, unless it is
- * empty. */
+/* Append which lengths of sequences are sent, and whether the sizes of packed sequences show
+ * lengths (lengths.c). sends_records: some tensor made of records is sent. The JSON text ends with
+ * a comma, unless it is empty. */
 void clv_lengths_describe(const clv_blueprint *b, bool sends_records, clv_bytes *out);
 const char *clv_lengths_describe_json(const clv_blueprint *b, bool sends_records);
 /* _expected_bytes scales the bytes of a step from full sequences to the mean length of data.train.
@@ -50,7 +50,7 @@ clv_code clv_blueprint_make_egress_table(clv_blueprint *b, clv_err *err) CLV_USE
 /* Returns how many moments the optimiser keeps for each learning parameter (blueprint.c). */
 size_t clv_blueprint_moment_count(const clv_blueprint *b);
 
-/* ---- labels of model.hf (data_check.c) ------------------------------------------------------- */
+/* ---- the attribute `labels` of model.hf, and names of classes (data_check.c) ----------------- */
 
 /* Returns the attribute `labels` of model.hf; NULL: the session has no model.hf, or no such
  * attribute. */
@@ -79,8 +79,8 @@ clv_code clv_class_names_check(const clv_blueprint *b, const clv_dataset *ds, co
 
 /* ---- cached outputs of a frozen stage (cache.c) ---------------------------------------------- */
 
-/* Checks that the outputs of cached stages can be cached. CLV_INVALID, at stages[].cache: they
- * cannot; the message says why. */
+/* Checks that the outputs of cached stages can be cached. CLV_INVALID, at stages[].cache: some
+ * output cannot be cached; the message says why. */
 clv_code clv_cache_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 /* Appends the description of the cache for `plan`, as lines or as a JSON object; null: no cache. */
 void clv_cache_describe(const clv_blueprint *b, bool json, clv_bytes *out);
@@ -149,7 +149,7 @@ clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double n_
  * of the stage's plan. On a device it is all memory that the session is charged there, without
  * graph capture. */
 typedef struct clv_stage_usage {
-  size_t n_param_values; /* number of values of all parameters */
+  size_t n_param_values; /* number of values of all learning parameters */
   size_t weight_bytes, old_weight_bytes, optimizer_bytes;
   size_t activation_bytes, scratch_bytes, cache_bytes;
   size_t value_bytes; /* on a device: outputs, and gradients of the values that cross cuts */
@@ -158,7 +158,7 @@ typedef struct clv_stage_usage {
   /* on a device: plan and values of evaluations; 0: the session has none */
   size_t evaluation_bytes;
   size_t total_bytes; /* sum of the sizes above */
-  /* on a device: most workspace of libraries; not part of `total_bytes` */
+  /* on a device: largest workspace that libraries may use; not part of `total_bytes` */
   size_t max_workspace_bytes;
   bool is_on_device;
   int n_reorders;                      /* conversions of the layout of a tensor in a step */
@@ -173,7 +173,7 @@ const char *clv_stage_device(const clv_blueprint *b, uint32_t stage);
 clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage,
                                  uint32_t n_live_micro_batches, uint32_t n_weight_versions,
                                  clv_stage_usage *ret, clv_err *err) CLV_USE_RESULT;
-/* As clv_stage_usage_compute with one version of the weights, but returns only `memory`. */
+/* As clv_stage_usage_compute with one version of the weights, but returns only `total_bytes`. */
 clv_code clv_stage_memory_bytes(const clv_blueprint *b, uint32_t stage,
                                 uint32_t n_live_micro_batches, size_t *ret,
                                 clv_err *err) CLV_USE_RESULT;
@@ -196,7 +196,8 @@ void clv_plan_note_broken_records(const char *key, const clv_broken_records *b, 
 /* Lists name and task of each target of loss.targets. Returns the number of targets; 0: records
  * have one label. */
 size_t clv_list_targets(const clv_session_config *c, clv_target_option ret[CLV_MAX_TARGETS]);
-/* Checks that no target has more classes than loss.targets says. key: key of the set. */
+/* Checks that no target has more classes than loss.targets says. key: key of the data set in the
+ * session file. */
 clv_code clv_targets_check(const clv_session_config *c, const clv_dataset *ds, const char *key,
                            clv_err *err) CLV_USE_RESULT;
 /* Appends the losses of several targets, with their outputs and weights; nothing if a record has

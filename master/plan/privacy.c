@@ -17,7 +17,7 @@
 
 #include "master/plan/privacy_int.h"
 
-/* ---- layers that hide ------------------------------------------------------------------------ */
+/* ---- layers that hide records or labels ------------------------------------------------------ */
 
 bool clv_privacy_is_input(const clv_privacy_view *v, int k) {
   return v->g->nodes[k].op == CLV_OP_INPUT;
@@ -70,7 +70,7 @@ const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool
 }
 
 /* Returns how a layer counts for the analysis: secret, known to a worker, or at a worker. An
- * embedding at the master is never AT_WORKER. */
+ * embedding at the master is never CLV_WEIGHTS_AT_WORKER. */
 static clv_weight_secrecy get_weight_secrecy(const clv_privacy_view *v, int k, bool is_for_labels) {
   if (clv_privacy_is_input(v, k)) return CLV_WEIGHTS_AT_WORKER;
   if (!clv_privacy_is_at_master(v, k))
@@ -238,7 +238,7 @@ static bool find_known_values(const clv_privacy_view *v, uint32_t first, bool *r
 }
 
 /* Computes the findings of records in gradients. A gradient shows records if layers of the master,
- * behind a worker's layers, read them. */
+ * behind a worker's layers, read records. */
 static clv_code follow_records_back(clv_privacy_view *v, clv_err *err) {
   bool is_known[CLV_MAX_NODES];
   uint32_t s = 0;

@@ -117,8 +117,8 @@ static bool is_vector_per_token_sent(const clv_blueprint *b) {
 }
 
 /* Prints how many tokens can be read from their vectors. tests/seeds/seed000.py measures the first
- * number of each line, at the first step, where most can be read; the other numbers are published
- * ones. */
+ * number of each line, at the first step, where most can be read; the other numbers are from
+ * publications. */
 static void append_text_tokens(const clv_blueprint *b, clv_bytes *out) {
   bool is_vector_per_token = is_vector_per_token_sent(b);
   clv_bytes_printf(

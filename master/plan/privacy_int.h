@@ -9,14 +9,14 @@
 #include "master/plan/plan_int.h"
 #include "master/reach/reach.h"
 
-/* number of hiding layers on a path, where there is no path */
+/* number of hiding layers if there is no path on which to count them */
 #define CLV_NO_PATH UINT32_MAX
 
 /* Facts about a layer: the stages that have it and its weights, and whether the weights are frozen
  * or start from the seed. */
 typedef struct clv_layer_facts {
   uint32_t stage; /* stage that has the layer */
-  /* stage that owns the layer's weights; another one if they are tied */
+  /* stage that owns the layer's weights; another stage if the weights are tied */
   uint32_t weights_stage;
   bool is_frozen, has_matrix_weights; /* has_matrix_weights: some weight has rank 2 or more */
   /* weights.new names each weight of the layer, so all start from the seed */
@@ -59,9 +59,9 @@ bool clv_privacy_is_input(const clv_privacy_view *v, int k);
 bool clv_privacy_is_at_master(const clv_privacy_view *v, int k);
 /* True if the layer is at the master and mixes its inputs by weights. */
 bool clv_privacy_is_mixing(const clv_privacy_view *v, int k);
-/* Returns, as text for messages, why the weights of a mixing layer hide nothing. NULL: they are
- * secret, so they hide. is_for_labels: true asks about labels in gradients, which weights that do
- * not learn cannot hide; false asks about records in values. */
+/* Returns, as text for messages, why the weights of a mixing layer hide nothing. NULL: the weights
+ * are secret, so they hide records or labels. is_for_labels: true asks about labels in gradients,
+ * which weights that do not learn cannot hide; false asks about records in values. */
 const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool is_for_labels);
 /* Returns the fewest secret learning layers on a path from node k, which counts too, to the
  * loss. */

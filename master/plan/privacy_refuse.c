@@ -65,13 +65,13 @@ static void append_path(const clv_privacy_view *v, const layer_path *w, clv_byte
   if (!w->n) clv_bytes_puts(out, "of no layer at all");
 }
 
-/* Returns why a mixing layer hides nothing of records or, if is_for_labels, of labels; NULL: it
- * hides. */
+/* Returns why a mixing layer hides nothing of records or, if is_for_labels, of labels; NULL: the
+ * layer hides them. */
 static const char *why_layer_hides_nothing(const clv_privacy_view *v, int k, bool is_for_labels) {
   const char *why = clv_privacy_why_hides_nothing(v, k, is_for_labels);
   const clv_reach *r = is_for_labels ? &v->label_reach[k] : &v->record_reach[k];
   if (why || r->sums_two_places) return why;
-  if (r->is_over_budget) return "is of a model that is too large to be followed place by place";
+  if (r->exceeds_limits) return "is of a model that is too large to be followed place by place";
   if (r->is_thinned_by_dropout)
     return "is often left with one value alone by the dropout in front of it";
   if (is_for_labels)

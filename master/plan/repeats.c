@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Says of several runs over the same records, as of a sweep or a cross-validation, how often a
- * record leaves.
+ * record leaves the master.
  */
 #include "master/plan/plan.h"
 

@@ -135,7 +135,7 @@ typedef struct set_files {
   const clv_text_list *files;
   clv_config_pos key_pos;
   uint64_t max_records; /* most records to use; 0: all */
-  bool skips_labels;    /* read no labels, and limit to the first records */
+  bool skips_labels;    /* read no labels; max_records then means the first records */
   bool reads_groups;    /* read the groups of the records */
   bool reads_weights;   /* read the weights of the records */
   /* bits 1 << clv_set of the sets to keep of a file that a column divides into sets; 0: all
@@ -247,7 +247,7 @@ static void set_split_values(const clv_data_config *d, clv_dataset_options *o) {
 }
 
 /* Sets how the column is read that has the groups, the times or the sets of records, if the session
- * splits its records by one. */
+ * splits its records by such a column. */
 static void set_split_column(const clv_data_config *d, const set_files *s, clv_dataset_options *o) {
   o->reads_groups = s->reads_groups;
   o->reads_weights = s->reads_weights;
@@ -263,8 +263,8 @@ static clv_label_kind get_label_kind(const clv_session_config *c) {
   return clv_loss_has_labels(clv_loss_name(c->loss.kind)) ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT;
 }
 
-/* Sets where tables are that are larger than memory: in the folder tables.cache beside that of the
- * run, so that all runs of a folder share it. */
+/* Sets the folder that has tables larger than memory: tables.cache beside the run's folder, so that
+ * all runs with the same parent folder share it. */
 static clv_code set_table_storage(const clv_session_config *c, const set_files *s,
                                   clv_bytes *folder, clv_table_options *ret, clv_err *err) {
   const char *run_folder = c->checkpoint.dir, *last_slash = strrchr(run_folder, '/');
@@ -292,7 +292,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   clv_table_options table;
   clv_err reason;
   int64_t ignored_label = (int64_t)c->loss.ignore_index;
-  /* first, because otherwise errors of the model would appear as errors of the records */
+  /* the check of the model comes first: its errors would also appear as errors of the records */
   CLV_TRY(clv_model_check_hf(c, err));
   CLV_TRY(check_root(c, s, err));
   CLV_TRY(copy_floats(&c->data.mean, &mean, err));
@@ -569,8 +569,8 @@ static void note_stray_files(const clv_dataset *ds, const scan_progress *w, cons
                      w->key, n, CLV_S(n), folder, n > 1 ? "are" : "is", first_file);
 }
 
-/* Notes that records are taken for images of one channel, if the first layer would also accept them
- * as they are in the file. */
+/* Appends a note that records are read as images of one channel, if the first layer would also
+ * accept the shape that the records have in the file. */
 static void note_added_channel(const clv_session_config *c, const clv_dataset *ds,
                                const scan_progress *w, const char *file, clv_bytes *notes) {
   char shape_text[160];
@@ -613,9 +613,9 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
                      w->key, n.n_stray_files, n.n_stray_files == 1 ? " is" : "s are");
 }
 
-/* Notes a head with more outputs than the labels need. If the labels are numbers, the highest
- * classes may be missing here only by chance, so this is no error. If classes have names,
- * check_head_size refuses such a head. */
+/* Appends a note about a head with more outputs than the labels need. If the labels are numbers,
+ * the highest classes may be missing here only by chance, so this is no error. If classes have
+ * names, check_head_size refuses such a head. */
 static void note_labels(const clv_session_config *c, const clv_dataset *ds, const scan_progress *w,
                         clv_bytes *notes) {
   int64_t min_label, max_label;
@@ -630,8 +630,8 @@ static void note_labels(const clv_session_config *c, const clv_dataset *ds, cons
                      (long long)max_label + 1);
 }
 
-/* Notes labels of which most are the token of their own position, so that they are not shifted. If
- * nearly all are, clv_run_data_check_fit refuses the data. */
+/* Appends a note if most labels equal the token at their own position, so that the labels are not
+ * shifted to the next token. If nearly all do, clv_run_data_check_fit refuses the data. */
 static void note_label_shift(const clv_session_config *c, const clv_dataset *ds,
                              const scan_progress *w, clv_bytes *notes) {
   if (!clv_model_padding_of(c).shifts_labels) return;
@@ -685,7 +685,7 @@ static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv
   return CLV_OK;
 }
 
-/* Fails if all records of a set that had some were left out. n_rows_before: numbers of records of
+/* Fails if a set had records, and all of these were left out. n_rows_before: numbers of records of
  * training, validation and test before any was left out. */
 static clv_code check_sets_left(const clv_session_config *c, const clv_run_data *d,
                                 const size_t n_rows_before[3], clv_err *err) {

@@ -37,8 +37,8 @@ uint32_t clv_pipeline_list_ranks(const clv_blueprint *b, clv_sched_shape *shape,
   return n;
 }
 
-/* Returns the costs to use where nothing has been measured, as in diagrams: equal stages, links and
- * a loss that take no time. */
+/* Returns the costs to use where nothing has been measured, as in diagrams: all stages take the
+ * same time; links and the loss take none. */
 void clv_pipeline_default_costs(const clv_blueprint *b, clv_sched_costs *ret) {
   clv_sched_costs_set_equal(ret, 1, 1, 1);
   ret->sends_input_gradient_first = true;
@@ -84,7 +84,7 @@ static bool is_stage_learning(const clv_blueprint *b, uint32_t stage) {
 }
 
 /* Gives the instructions of a rank their positions, in the order of its list. Sends and receives
- * have no position, because they happen as soon as they can. */
+ * have no position, because the node does them as soon as possible. */
 static void number_instructions(const clv_blueprint *b, clv_placed_schedule *l, uint32_t rank) {
   uint32_t position = 0;
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {

@@ -70,7 +70,7 @@ static clv_code make_plan(const clv_backend *backend, const clv_blueprint *b, ui
   return clv_plan_new(s->graph, s->params, &po, ret, err);
 }
 
-/* ---- memory beside the plan ------------------------------------------------------------------ */
+/* ---- memory that is not part of the plan ----------------------------------------------------- */
 
 static size_t count_node_bytes(const clv_node *n) {
   size_t bytes = 0;

@@ -270,9 +270,9 @@ static clv_code evaluate_session_cuts(clv_cut_search *c, clv_err *err) {
   return describe_plan(c, &c->session_plan, err);
 }
 
-/* Replaces the split by the same cuts with the fewest micro-batches that are about as fast
- * (MAX_EQUAL_TIME_RATIO). More micro-batches take more memory, and batch norm sees fewer samples in
- * each. */
+/* Keeps the cuts of *best_split, and sets the fewest micro-batches with which a step is about as
+ * fast (MAX_EQUAL_TIME_RATIO). More micro-batches take more memory, and batch norm sees fewer
+ * samples in each. */
 static clv_code reduce_micro_batches(const clv_cut_search *c, clv_sched_split *best_split,
                                      clv_err *err) {
   clv_sched_split candidate = *best_split;

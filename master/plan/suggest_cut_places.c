@@ -10,8 +10,8 @@
 
 /* ---- layers behind which a cut may be -------------------------------------------------------- */
 
-/* True if the op outputs as many values as it reads. A cut then belongs behind the op, and the
- * kernel before it may compute it as well. */
+/* True if the op outputs as many values as it reads. A cut then belongs behind the op, because the
+ * kernel of the layer before the op may compute the op as well. */
 static bool is_natural_cut_after(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
   return def->is_alias || def->takes_tails || (def->elementwise && def->n_in == 1);
@@ -70,7 +70,7 @@ static clv_code find_natural_places(clv_cut_search *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- limits of the cuts ---------------------------------------------------------------------- */
+/* ---- limits of the places for each cut ------------------------------------------------------- */
 
 static bool is_same_text(const char *a, const char *b) {
   return a == b || (a && b && strcmp(a, b) == 0);

@@ -14,17 +14,18 @@ enum { MAX_SUGGESTIONS = 3 };
 typedef struct clv_cut_stage {
   uint32_t first_layer, last_layer; /* first and last layer */
   double busy_s;                    /* seconds that the stage computes in a step */
-  size_t memory_bytes; /* bytes; 0: unknown, because the schedule does not permit so many
-                         * micro-batches */
-  double sent_bytes;   /* bytes that the stage sends in a step to the next stage or the loss, one
+  /* memory of the stage in bytes; 0: unknown, because the schedule does not permit so many
+   * micro-batches */
+  size_t memory_bytes;
+  double sent_bytes; /* bytes that the stage sends in a step to the next stage or the loss, one
                          * way */
-  double send_s;       /* seconds that sent_bytes take on the link; 0: the next stage is at the same
+  double send_s;     /* seconds that sent_bytes take on the link; 0: the next stage is at the same
                   * node */
 } clv_cut_stage;
 
 typedef struct clv_cut_plan {
   clv_sched_split split;
-  clv_cut_stage *stages; /* [n_stages] stages of the plan, freed with it */
+  clv_cut_stage *stages; /* [n_stages] stages of the plan, freed with the plan */
   clv_bytes yaml;        /* key `stages` of the session file that has these cuts */
 } clv_cut_plan;
 
@@ -52,8 +53,8 @@ typedef struct clv_cut_search {
   clv_bytes notes; /* lines for the user */
 } clv_cut_search;
 
-/* Fills places, crossing_bytes, min_cut_layers, max_cut_layers and cuts.first_trained_layer, and
- * adds notes (suggest_cut_places.c). */
+/* Fills cut_layers, crossing_bytes, min_cut_layers, max_cut_layers and cuts.first_trained_layer,
+ * and adds notes (suggest_cut_places.c). */
 clv_code clv_cut_search_find_places(clv_cut_search *c, clv_err *err) CLV_USE_RESULT;
 void clv_cut_search_print(const clv_cut_search *c, bool json, clv_bytes *out);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Indexes of a table's columns, which are inputs for the op embedding: how many rows it needs
- * (clv_indexes_describe), and that it has them (clv_index_check).
+ * Indexes of a table's columns, which an embedding reads. clv_indexes_describe prints how many rows
+ * the embedding needs, clv_index_check checks that it has as many.
  */
 #include <string.h>
 

@@ -62,7 +62,7 @@ void clv_targets_note_sets(const clv_run_data *d, clv_bytes *notes) {
   note_one_class_targets("data.test", d->test, &d->test_rows, notes);
 }
 
-/* ---- description ----------------------------------------------------------------------------- */
+/* ---- description of targets ------------------------------------------------------------------ */
 
 static void describe_target_text(const clv_target_spec *s, size_t column, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes name = {0};

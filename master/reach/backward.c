@@ -9,8 +9,8 @@
 
 #include "master/reach/reach_int.h"
 
-/* most outputs of the model that are places, the units of the analysis, of their own; in a model
- * with more outputs, those of one row are one place */
+/* Most outputs for which each output of the model is a place (a unit of the analysis) of its own.
+ * In a model with more outputs, all outputs of one row are one place. */
 enum { MAX_OUTPUT_PLACES = 1 << 18 };
 
 typedef struct backward_walk {
@@ -30,8 +30,8 @@ static void backward_walk_done(backward_walk *w) {
   reach_pool_done(&w->pool);
 }
 
-/* Sets the shape of the gradient of the model's output: one element for each output; if there are
- * too many, one for each row. */
+/* Sets the shape of the gradient of the model's output: one element for each output; in a model
+ * with more than MAX_OUTPUT_PLACES outputs, one for each row. */
 static void set_output_shape(const clv_graph *g, reach_value *ret) {
   int64_t n = 1;
   *ret = (reach_value){.shape = reach_node_shape(g, g->output_node)};

@@ -121,12 +121,12 @@ static int64_t count_places(reach_walk *w) {
   return n;
 }
 
-/* Sets the extents that are stored of an input: the extents of its places, but 1 for the channels,
- * because all channels of a place count as one. */
+/* Makes the elements of an input, one for each place; `first_place` is the number of its first
+ * place. All channels of a place share one element, because they count as one. */
 static clv_code fill_reshaped_input(reach_walk *w, int k, int64_t first_place, reach_value *ret,
                                     clv_err *err) {
   *ret = (reach_value){.shape = get_place_shape(w, k)};
-  if (w->pool.is_over_budget)
+  if (w->pool.exceeds_limits)
     return reach_value_fill(ret, &ret->shape,
                             reach_make_element(REACH_FULL_SET, REACH_FLAG_UNMIXED), err);
   int channel_axis = is_sequence(w, k) ? -1 : find_channel_axis(w, &ret->shape);
@@ -182,12 +182,12 @@ static void find_origin_node(reach_walk *w, int k) {
   w->origin_factor[k] = 1;
   if (n->op != CLV_OP_SCALE && n->op != CLV_OP_ADD) return;
   int of = w->origin_node[n->in[0]];
-  double factor_sum = w->origin_factor[n->in[0]];
-  if (n->op == CLV_OP_SCALE) factor_sum *= n->attrs.factor;
+  double total_factor = w->origin_factor[n->in[0]];
+  if (n->op == CLV_OP_SCALE) total_factor *= n->attrs.factor;
   if (n->op == CLV_OP_ADD && w->origin_node[n->in[1]] != of) return;
-  if (n->op == CLV_OP_ADD) factor_sum += w->origin_factor[n->in[1]];
+  if (n->op == CLV_OP_ADD) total_factor += w->origin_factor[n->in[1]];
   w->origin_node[k] = of;
-  w->origin_factor[k] = factor_sum;
+  w->origin_factor[k] = total_factor;
 }
 
 /* ---- values of one node ---------------------------------------------------------------------- */
@@ -201,7 +201,7 @@ static void mark_tokens(const reach_walk *w, int k, reach_value *v) {
   if (!def->takes_row_numbers || w->layer_secrecy[k] == CLV_WEIGHTS_AT_WORKER) return;
   v->sibling_axis = v->shape.dim[last_axis] > 1 ? last_axis : 0;
   for (size_t i = 0; i < reach_value_element_count(v); i++)
-    if (reach_has_places(v->elements[i])) v->elements[i] |= REACH_FLAG_TOKEN;
+    if (reach_element_has_places(v->elements[i])) v->elements[i] |= REACH_FLAG_TOKEN;
 }
 
 static void replace_absent_by_constant(reach_value *v) {
@@ -225,7 +225,7 @@ static bool has_effective_scores(const reach_walk *w, int k, int p) {
   const clv_node *n = &w->g->nodes[k];
   if (n->op != CLV_OP_ATTENTION) return true;
   const reach_value *v = &w->values[p][n->in[2]];
-  return v->stored_extents[1] > 1 || reach_has_places(v->elements[0]);
+  return v->stored_extents[1] > 1 || reach_element_has_places(v->elements[0]);
 }
 
 static clv_code make_value(reach_walk *w, int k, int p, clv_err *err) {
@@ -313,7 +313,7 @@ static clv_code walk_nodes(reach_walk *w, clv_err *err) {
 
 /* Merges the result `other` into `to`. Each flag is set if it is set in either result, except that
  * sums_two_places and never_sums_two_places must be set in both; n_fewest_places and n_places are
- * those of the result with the smaller share. */
+ * those of the result with the smaller quotient n_fewest_places / n_places. */
 static void merge_result(clv_reach *to, const clv_reach *other) {
   bool is_first = !to->n_places;
   double share = (double)other->n_fewest_places / (double)other->n_places;
@@ -321,7 +321,7 @@ static void merge_result(clv_reach *to, const clv_reach *other) {
   to->has_unmixed_path |= other->has_unmixed_path;
   to->has_unmixed_token_path |= other->has_unmixed_token_path;
   to->has_known_mixing |= other->has_known_mixing;
-  to->is_over_budget |= other->is_over_budget;
+  to->exceeds_limits |= other->exceeds_limits;
   to->is_thinned_by_dropout |= other->is_thinned_by_dropout;
   to->has_narrow_element |= other->has_narrow_element;
   to->has_narrow_token_element |= other->has_narrow_token_element;
@@ -370,9 +370,10 @@ static bool are_channels_at(const clv_graph *g, int k, reach_channel_position po
   return has_reader;
 }
 
-/* Assumptions about the inputs to try. channels_may_be_last, channels_may_be_first: the channels of
- * some input may be its last, or its first dimension. inputs_only_reshaped: every flat input that a
- * node reshapes is read only in that reshaped form. */
+/* Assumptions about the inputs, under each of which the graph is walked once.
+ * channels_may_be_last, channels_may_be_first: the channels of some input may be its last, or
+ * its first dimension. inputs_only_reshaped: every flat input that a node reshapes is read only
+ * in that reshaped form. */
 typedef struct reach_assumptions {
   bool channels_may_be_last, channels_may_be_first, inputs_only_reshaped;
 } reach_assumptions;

@@ -71,10 +71,10 @@ bool reach_is_constant(const clv_graph *g, int k) {
 
 void reach_summarize_value(const reach_set_pool *p, const reach_value *v, clv_reach *ret) {
   ret->n_places = p->n_places;
-  ret->is_over_budget |= p->is_over_budget;
+  ret->exceeds_limits |= p->exceeds_limits;
   for (size_t i = 0; i < reach_value_element_count(v); i++) {
     reach_element e = v->elements[i];
-    if (!reach_has_places(e)) continue;
+    if (!reach_element_has_places(e)) continue;
     int64_t n_set_places = reach_set_place_count(p, reach_element_set(e));
     bool is_token = e & REACH_FLAG_TOKEN, is_unmixed = e & REACH_FLAG_UNMIXED;
     bool is_narrow = !is_unmixed && 2 * n_set_places < p->n_places;

@@ -2,8 +2,8 @@
  *
  * Computes one step of the analysis (reach_propagate): from the elements of an input, those that it
  * contributes to an output, or backwards, from the elements of an output's gradient, those that it
- * contributes to an input's gradient. Each element of the result is made of a bundle of elements of
- * the source, which the op's relation determines.
+ * contributes to an input's gradient. Each element of the result is a sum of elements of the
+ * source; the op's relation (reach_relation) says of which.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -34,9 +34,9 @@ static int64_t greatest_common_divisor(int64_t a, int64_t b) {
   return a;
 }
 
-/* Returns the windows (outputs of a convolution or pooling) that read index x: all w with w stride
- * - pad + u dilation = x for some index u of the kernel. Stride and dilation determine the distance
- * between these u, and so the distance between the windows. */
+/* Returns the windows (outputs of a convolution or pooling) that read index x: all w with
+ * w * stride - pad + u * dilation = x for some index u of the kernel. Stride and dilation determine
+ * the distance between these u, and so the distance between the windows. */
 static index_run get_reading_windows(const reach_axis *a, int64_t x, int64_t extent) {
   int64_t divisor = greatest_common_divisor(a->stride, a->dilation), u = 0,
           kernel_distance = a->stride / divisor;
@@ -122,7 +122,7 @@ static int get_source_axis(const reach_axis *a, bool is_backward) {
 
 /* ---- the sum of elements that makes one element of the result -------------------------------- */
 
-/* State of a sum of elements: a bundle is the sum that makes one element of the result. */
+/* State of the sum of source elements that makes one element of the result. */
 typedef struct element_sum {
   uint32_t first_set, last_set; /* sets of places of the first and of the last added element */
   /* set of all places of the elements added so far; from the second different set on the union is
@@ -147,7 +147,7 @@ static uint32_t take_union(reach_set_pool *p, element_sum *b) {
   return b->union_set;
 }
 
-/* Adds n equal elements to a bundle. */
+/* Adds n equal elements to a sum. */
 static void add_to_element_sum(reach_set_pool *p, element_sum *b, reach_element e, int64_t n) {
   if (e == REACH_ABSENT_ELEMENT) return;
   uint32_t set_number = reach_element_set(e);
@@ -163,7 +163,7 @@ static void add_to_element_sum(reach_set_pool *p, element_sum *b, reach_element 
 }
 
 /* True if the op sums along the source's sibling_axis, the axis along which elements with the same
- * places are different sums of them. */
+ * places are different sums of these places. */
 static bool sums_siblings(const reach_step *s) {
   int axis = s->from->sibling_axis;
   const reach_relation *r = s->relation;
@@ -176,16 +176,16 @@ static bool sums_siblings(const reach_step *s) {
 }
 
 /* Largest share of outputs that may sum a single place, among the outputs for which dropout keeps
- * any place. Of n places with c elements each, dropout with rate p drops a place with probability l
- * = p^c (place_loss_chance), all places with l^n, and all but one with n (1 - l) l^(n - 1). */
+ * any place. Of n places with c elements each, dropout with rate p drops a place with probability
+ * l = p^c (place_loss_chance), all places with l^n (all_loss_chance), and all but one with
+ * n * (1 - l) * l^(n - 1) (single_place_chance). */
 static const double MAX_SINGLE_PLACE_SHARE = 0.02;
 
 static bool leaves_two_places(double dropout_rate, int64_t n_places, int64_t n_elements_per_place) {
   double place_loss_chance = pow(dropout_rate, (double)n_elements_per_place), n = (double)n_places;
   double all_loss_chance = pow(place_loss_chance, n),
-         all_but_one_loss_chance = n * (1 - place_loss_chance) * pow(place_loss_chance, n - 1);
-  return dropout_rate <= 0 ||
-         all_but_one_loss_chance <= MAX_SINGLE_PLACE_SHARE * (1 - all_loss_chance);
+         single_place_chance = n * (1 - place_loss_chance) * pow(place_loss_chance, n - 1);
+  return dropout_rate <= 0 || single_place_chance <= MAX_SINGLE_PLACE_SHARE * (1 - all_loss_chance);
 }
 
 static bool is_safe_from_dropout(const reach_step *s, const element_sum *b, uint32_t set_number) {
@@ -272,9 +272,9 @@ static void set_stored_extents(const reach_step *s, reach_value *ret) {
 
 /* ---- one step from source to result ---------------------------------------------------------- */
 
-/* Finds the source elements of one target index, as a run along each axis of the source.
- * *ret_n_equal_elements: number of equal elements that each stored element in the runs represents.
- * False: there are no source elements. */
+/* Finds the source elements whose sum is the target element at `index`: a run of indexes along each
+ * axis of the source. Of equal source elements only one is stored; *ret_n_equal_elements says how
+ * many elements each stored element of the runs stands for. False: there are no source elements. */
 static bool find_source_runs(const reach_step *s, const int64_t *index, index_run ret[CLV_MAX_RANK],
                              int64_t *ret_n_equal_elements) {
   int64_t n_equal_elements[CLV_MAX_RANK];
@@ -302,7 +302,7 @@ static bool find_source_runs(const reach_step *s, const int64_t *index, index_ru
   return has_sources;
 }
 
-/* Adds the elements of `from` in `runs` to the bundle. */
+/* Adds the elements of `from` in `runs` to the sum b. */
 static void add_runs(const reach_step *s, const reach_value *from, const index_run *runs,
                      const int64_t *strides, int64_t n_equal_elements, element_sum *b) {
   int64_t at[CLV_MAX_RANK] = {0}, extents[CLV_MAX_RANK], index_strides[CLV_MAX_RANK];
@@ -328,7 +328,7 @@ static reach_element gather_element(reach_step *s, const int64_t *index, const i
                                          : REACH_ABSENT_ELEMENT;
   add_runs(s, s->from, runs, strides, n_equal_elements, &b);
   if (s->undropped_source && !b.has_places &&
-      b.flags) { /* all elements are of dropped columns, so these count */
+      b.flags) { /* only elements of dropped columns have places, so they count after all */
     b = (element_sum){.is_all_zero = true};
     add_runs(s, s->undropped_source, runs, strides, n_equal_elements, &b);
   }
@@ -363,7 +363,7 @@ static void make_running_sums(reach_step *s, const int64_t *strides, reach_value
     element_sum sum_so_far = running_sum;
     int64_t index[CLV_MAX_RANK] = {0, x};
     bool counts_dropped = s->undropped_source && !set_number &&
-                          sum_so_far.flags; /* all elements are of dropped columns */
+                          sum_so_far.flags; /* only elements of dropped columns have places */
     ret->elements[x] = counts_dropped ? gather_element(s, index, strides)
                                       : finish_element(s, &sum_so_far, set_number);
   }
@@ -399,7 +399,7 @@ clv_code reach_propagate_worst_case(reach_step *s, reach_value *ret, clv_err *er
     narrowest_element =
         reach_choose_path(s->pool, REACH_PROFILE_NARROW, narrowest_element, from->elements[i]);
   }
-  if (reach_has_places(worst_element))
+  if (reach_element_has_places(worst_element))
     worst_element =
         reach_make_element(reach_element_set(narrowest_element), worst_element & REACH_FLAG_MASK);
   return reach_value_fill(ret, &s->to, worst_element, err);
@@ -416,11 +416,11 @@ static clv_code make_elements(reach_step *s, reach_value *ret, clv_err *err) {
   if (is_running_sum(s, ret))
     make_running_sums(s, strides, ret);
   else
-    for (size_t i = 0, n = reach_value_element_count(ret); i < n && !s->pool->is_over_budget; i++) {
+    for (size_t i = 0, n = reach_value_element_count(ret); i < n && !s->pool->exceeds_limits; i++) {
       ret->elements[i] = gather_element(s, index, strides);
       reach_advance_index(index, ret->stored_extents, s->to.rank);
     }
-  if (s->pool->is_over_budget) {
+  if (s->pool->exceeds_limits) {
     reach_value_done(ret);
     return reach_propagate_worst_case(s, ret, err);
   }
@@ -451,7 +451,7 @@ static void set_result_dropout(const reach_step *s, reach_value *ret) {
 static clv_code propagate_elements(reach_step *s, reach_value *ret, clv_err *err) {
   if (s->relation->is_independent) return reach_value_fill(ret, &s->to, REACH_ZERO_ELEMENT, err);
   if (s->relation->is_reshape) return reach_reshape_value(s->pool, s->from, &s->to, ret, err);
-  if (s->pool->is_over_budget) return reach_propagate_worst_case(s, ret, err);
+  if (s->pool->exceeds_limits) return reach_propagate_worst_case(s, ret, err);
   reach_value varying_source = {0};
   const reach_value *from = s->from;
   if (s->has_weights && !s->is_backward && !s->is_widest)

@@ -15,11 +15,12 @@
  *
  * Dropout leaves places out. A layer after dropout counts as summing two places only if, of the
  * outputs that keep any place, at most one in fifty keeps a single one. With n places of c elements
- * each, a rate p and l = p^c this is n (1 - l) l^(n - 1) <= 0.02 (1 - l^n). Otherwise the layer
- * hides nothing, and its finding is that of its input. So p = 0.5 needs 9 places, p = 0.9 needs 55.
+ * each, a rate p and l = p^c this is n * (1 - l) * l^(n - 1) <= 0.02 * (1 - l^n). Otherwise the
+ * layer hides nothing, and its finding is that of its input. So p = 0.5 needs 9 places, p = 0.9
+ * needs 55.
  *
- * A value whose analysis exceeds the budget of memory or work is reported as narrower and more
- * exposed than it is, never the opposite.
+ * If the analysis exceeds its limit of places, memory or work, a value may be reported as narrower
+ * and more exposed than it is, never as wider or better hidden.
  *
  * Threads: calls share no memory.
  */
@@ -54,11 +55,11 @@ typedef struct clv_reach {
   bool never_sums_two_places; /* for a layer with weights: no output sums two places */
   /* dropout leaves some output with a single place too often (more than once in fifty) */
   bool is_thinned_by_dropout;
-  /* the budget of memory or work ran out, so the value may be wider and better hidden than
-   * reported */
-  bool is_over_budget;
-  /* in results of clv_reach_records_in_gradients: node whose derivative reads the worst share; -1:
-   * the loss */
+  /* the analysis has exceeded its limit of places, memory or work, so the value may be wider and
+   * better hidden than reported */
+  bool exceeds_limits;
+  /* in results of clv_reach_records_in_gradients: node whose derivative adds the most exposed share
+   * of the gradient; -1: the loss */
   int reader_node;
 } clv_reach;
 

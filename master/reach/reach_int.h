@@ -40,9 +40,9 @@ typedef struct reach_set_pool {
   size_t lowest_word, highest_word; /* indexes of the first and last word of `bits` that is not 0 */
   int hash_table_bits;
   uint64_t work_done; /* work done so far: elements and words of sets that were read */
-  /* true: the budget of work is used up; from then on reach_propagate_worst_case makes all
-   * values */
-  bool is_over_budget;
+  /* true: a limit (REACH_MAX_WORK, or those of places and memory in sets.c) is exceeded; from then
+   * on reach_propagate_worst_case makes all values */
+  bool exceeds_limits;
   bool has_failed; /* true: an allocation has failed, so the results are not valid */
 } reach_set_pool;
 
@@ -54,11 +54,11 @@ void reach_pool_add_set(reach_set_pool *p, uint32_t set_number);
 void reach_pool_add_span(reach_set_pool *p, int64_t from, int64_t n);
 /* ends the set under construction and returns its number */
 uint32_t reach_pool_take_set(reach_set_pool *p);
-/* Adds work to that done so far. False: the budget (REACH_MAX_WORK) is used up. */
+/* Adds `work` to p->work_done. False: a limit of the analysis is exceeded (exceeds_limits). */
 static inline bool reach_charge_work(reach_set_pool *p, size_t work) {
   p->work_done += work;
-  p->is_over_budget |= p->work_done > REACH_MAX_WORK;
-  return !p->is_over_budget;
+  p->exceeds_limits |= p->work_done > REACH_MAX_WORK;
+  return !p->exceeds_limits;
 }
 static inline int32_t reach_set_place_count(const reach_set_pool *p, uint32_t set_number) {
   return p->sets[set_number].n_places;
@@ -66,24 +66,25 @@ static inline int32_t reach_set_place_count(const reach_set_pool *p, uint32_t se
 
 /* ---- elements of values ---------------------------------------------------------------------- */
 
-/* Description of an element in 32 bits: the number of its set of places, and how the paths that the
- * element sums have mixed these places: not at all (REACH_FLAG_UNMIXED), by known weights
- * (REACH_FLAG_MIXED), by secret weights (REACH_FLAG_HIDDEN). */
+/* Description of an element in 32 bits: the number of its set of places, and how the paths to the
+ * element mix these places: not at all (REACH_FLAG_UNMIXED), by known weights (REACH_FLAG_MIXED),
+ * by secret weights (REACH_FLAG_HIDDEN). */
 typedef uint32_t reach_element;
 enum {
   REACH_FLAG_UNMIXED = 1, /* some path mixes the places not at all */
-  REACH_FLAG_MIXED = 2,   /* some path mixes them by known weights */
-  REACH_FLAG_HIDDEN = 4,  /* some path mixes them by secret weights */
-  REACH_KIND_MASK = 7,    /* the three flags above */
+  REACH_FLAG_MIXED = 2,   /* some path mixes the places by known weights */
+  REACH_FLAG_HIDDEN = 4,  /* some path mixes the places by secret weights */
+  REACH_KIND_MASK = 7,    /* REACH_FLAG_UNMIXED, _MIXED and _HIDDEN */
   REACH_FLAG_TOKEN = 8,   /* the path goes through an embedding at the master */
   REACH_FLAG_ZERO = 16,   /* the element is 0 for every record */
   REACH_FLAG_MASK = 31,   /* all flags */
-  REACH_SET_SHIFT = 5,    /* bits below the number of the set */
+  REACH_SET_SHIFT = 5,    /* number of bits for flags, below the number of the set */
 };
 #define REACH_ABSENT_ELEMENT UINT32_MAX /* element without any path */
 
 static inline uint32_t reach_element_set(reach_element e) { return e >> REACH_SET_SHIFT; }
-static inline bool reach_has_places(reach_element e) {
+/* True if the element is made of places of the record, so it is neither absent nor constant. */
+static inline bool reach_element_has_places(reach_element e) {
   return e != REACH_ABSENT_ELEMENT && reach_element_set(e);
 }
 static inline reach_element reach_make_element(uint32_t set_number, unsigned flags) {
@@ -95,7 +96,7 @@ static inline reach_element reach_make_element(uint32_t set_number, unsigned fla
 /* ---- values (values.c) ----------------------------------------------------------------------- */
 
 /* The elements of a value of one record (N = 1). Along an axis where all elements are equal only
- * one is stored. */
+ * one element is stored. */
 typedef struct reach_value {
   clv_shape shape;
   /* stored extents along each axis: as in `shape`, or 1 along an axis where all elements are
@@ -143,7 +144,7 @@ typedef enum reach_profile {
   REACH_N_PROFILES
 } reach_profile;
 
-/* Merges the paths of `other` into `to`, which may have no elements yet; frees `other`. product:
+/* Merges the paths of `other` into `to`, which may have no elements yet; frees `other`. is_product:
  * the values are multiplied, so an element is zero if it is zero in either. */
 clv_code reach_merge_values(reach_set_pool *p, reach_profile profile, bool is_product,
                             reach_value *to, reach_value *other, clv_err *err) CLV_USE_RESULT;
@@ -157,15 +158,16 @@ reach_element reach_choose_path(const reach_set_pool *p, reach_profile profile, 
 typedef enum reach_index_relation {
   REACH_SAME,   /* index i = o: the same index */
   REACH_SHIFT,  /* i = o + a: an index moved by a */
-  REACH_WINDOW, /* i = o stride - pad + u dilation, for all u of the kernel */
-  /* o = i stride - pad + u dilation, for all u of the kernel: transposed convolution */
+  REACH_WINDOW, /* i = o * stride - pad + u * dilation, for all u of the kernel */
+  /* o = i * stride - pad + u * dilation, for all u of the kernel: transposed convolution */
   REACH_TRANSPOSED_WINDOW,
   REACH_CAUSAL, /* i <= o: all indexes up to the output's */
   /* o / a = i / b, as integers: blocks of a outputs read blocks of b inputs */
   REACH_BLOCKS,
-  /* a: values of a head; b: number of heads of the output for each head of the input */
+  /* heads of attention; a: values of a head; b: number of heads of the output for each head of the
+   * input */
   REACH_HEADS,
-  REACH_FLIP_OR_ROLL, /* i = (a + b o) mod the extent of the axis; b: 1 or -1 */
+  REACH_FLIP_OR_ROLL, /* i = (a + b * o) mod the extent of the axis; b: 1 or -1 */
   REACH_FIXED,        /* i = a, for all outputs: one fixed index */
   REACH_RESAMPLED,    /* i is one of the taps of o (clv_taps_of) along axis a of the images */
 } reach_index_relation;
@@ -252,10 +254,11 @@ typedef struct reach_step {
  * of an output contributes to the gradient of an input. */
 clv_code reach_propagate(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 /* Makes the result without following places: each element is as exposed and as narrow as the worst
- * element of the source. Called when the budget of work is used up. */
+ * element of the source. Called when a limit is exceeded (exceeds_limits), or when it is unknown
+ * which elements are summed. */
 clv_code reach_propagate_worst_case(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- columns that are the same everywhere (uniform_columns.c) -------------------------------- */
+/* ---- columns that are the same at all positions (uniform_columns.c) -------------------------- */
 
 /* Makes a copy of a layer's source without the places of columns that are the same at all positions
  * of the layer. ret has no elements if there are no such columns, or no others. */
@@ -270,8 +273,8 @@ typedef struct reach_walk {
   const clv_weight_secrecy *layer_secrecy;
   /* [n_nodes] true: the node's value counts as a constant; NULL: no value does */
   const bool *is_known;
-  /* last_layer: last layer to analyse; gradient_end_layer: gradients are followed back to its
-   * values */
+  /* last_layer: last layer to analyse; gradient_end_layer: layer to whose values gradients are
+   * followed back */
   uint32_t last_layer, gradient_end_layer;
   bool follows_gradients; /* true: `results` are those of gradients; false: those of values */
   bool assumes_channels_last;

@@ -299,13 +299,14 @@ static bool reads_nothing(int to, int of) {
   return false;
 }
 
-/* For ops whose derivative reads its own input: for a sign, a slope, or the position of a window's
- * maximum. */
+/* For ops whose derivative by an input reads this input, such as its sign or the position of its
+ * maximum in a window. */
 static bool reads_own(int to, int of) { return to == of; }
 
 static bool reads_other(int to, int of) { return to != of; }
 
-/* For where: the gradients of a and b depend on the condition, which has no gradient itself. */
+/* For the op `where`: the gradients of a and b depend on the condition, which has no gradient
+ * itself. */
 static bool reads_condition(int to, int of) { return to && !of; }
 
 /* For attention: the gradient of values depends on the scores (queries and keys); the gradients of

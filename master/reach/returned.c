@@ -35,7 +35,7 @@ static int get_exposure_rank(const reach_set_pool *p, const reach_value *v) {
 }
 
 /* Adds a share to the gradient of node `to` and frees the share. reader_node: as in clv_reach.
- * is_direct: the reader reads the value of `to` directly; it then replaces an equally bad
+ * is_direct: the reader reads the value of `to` directly; the reader then replaces an equally bad
  * reader. */
 static clv_code add_gradient_share(gradient_walk *r, int to, int p, int reader_node, bool is_direct,
                                    reach_value *share, clv_err *err) {
@@ -56,8 +56,8 @@ static clv_code add_gradient_share(gradient_walk *r, int to, int p, int reader_n
 typedef struct gradient_node {
   int k, p;
   reach_value grad; /* gradient of the node's output */
-  /* elements of the gradient; REACH_ZERO_ELEMENT where the gradient is 0, so that the derivative
-   * has no effect there */
+  /* REACH_ZERO_ELEMENT where the gradient is 0, so that the derivative has no effect there;
+   * REACH_CONSTANT_ELEMENT elsewhere */
   reach_value nonzero_grad;
 } gradient_node;
 
@@ -127,7 +127,8 @@ static bool has_zero_element(const reach_value *v) {
 }
 
 /* Adds the other factor of a product by the op's own backward relation. If part of the gradient is
- * 0, that relation does not say which addends remain, so each element counts as a sum of one. */
+ * 0, that relation does not say which addends remain, so each element counts as exposed and as
+ * narrow as the worst element of the factor. */
 static clv_code add_factor_share(gradient_walk *r, const gradient_node *b, int i, reach_step *s,
                                  clv_err *err) {
   const clv_graph *g = r->w->g;

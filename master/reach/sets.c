@@ -11,7 +11,7 @@
 
 enum {
   MAX_RECORD_PLACES = 1 << 22,
-  MAX_POOL_BYTES = 256 << 20, /* most memory of runs and sets */
+  MAX_POOL_BYTES = 256 << 20, /* most bytes of the spans and sets of a pool */
   INITIAL_TABLE_BITS = 12,
 };
 
@@ -74,8 +74,8 @@ static void grow_table_if_full(reach_set_pool *p) {
   for (uint32_t i = 1; i < p->n_sets; i++) add_to_table(p, i);
 }
 
-/* Returns the set of the last n spans. If the same set exists already, the spans are removed and
- * its number is returned. */
+/* Returns the set of the last n spans. If an equal set exists already, removes the spans and
+ * returns the number of that set. */
 static uint32_t find_or_add_set(reach_set_pool *p, size_t n, int32_t n_places) {
   size_t first_span = p->n_spans - n, mask = ((size_t)1 << p->hash_table_bits) - 1;
   for (size_t at = hash_spans(p->spans + first_span, n) & mask; p->hash_table[at];
@@ -89,14 +89,14 @@ static uint32_t find_or_add_set(reach_set_pool *p, size_t n, int32_t n_places) {
   p->sets[p->n_sets] = (reach_set){(uint32_t)first_span, (uint32_t)n, n_places};
   add_to_table(p, (uint32_t)p->n_sets++);
   grow_table_if_full(p);
-  p->is_over_budget |= count_used_bytes(p) > MAX_POOL_BYTES;
+  p->exceeds_limits |= count_used_bytes(p) > MAX_POOL_BYTES;
   return (uint32_t)p->n_sets - 1;
 }
 
 clv_code reach_pool_init(reach_set_pool *p, int64_t n_places, clv_err *err) {
   *p = (reach_set_pool){.n_places = CLV_MIN(n_places, (int64_t)MAX_RECORD_PLACES),
                         .hash_table_bits = INITIAL_TABLE_BITS};
-  p->is_over_budget = n_places > MAX_RECORD_PLACES;
+  p->exceeds_limits = n_places > MAX_RECORD_PLACES;
   p->lowest_word = SIZE_MAX;
   CLV_TRY(clv_alloc((size_t)1 << INITIAL_TABLE_BITS, sizeof *p->hash_table, &p->hash_table, err));
   CLV_TRY(clv_alloc((size_t)p->n_places / 64 + 1, sizeof *p->bits, &p->bits, err));

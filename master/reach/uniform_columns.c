@@ -8,8 +8,8 @@
  * The same holds for a column with the same places at two or more positions, such as a context of
  * each row or half: it shifts these positions equally. Beside values that are not mixed yet
  * (REACH_FLAG_UNMIXED), each such element is left out. Beside values that known weights have mixed,
- * elements with all places stay, since clipping makes one set of many. If all elements are hidden,
- * all stay, because there is nothing to uncover.
+ * elements with all places stay, because choose_stored_set (propagate.c) gives all wide elements
+ * the same set. If all elements are hidden, all stay, because there is nothing to uncover.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -72,13 +72,13 @@ typedef struct reach_column {
   bool has_several_sets;
 } reach_column;
 
-static void scan_columns(const reach_step *s, const reach_columns *c, size_t n_columns,
-                         reach_column *columns) {
+static void find_column_sets(const reach_step *s, const reach_columns *c, size_t n_columns,
+                             reach_column *columns) {
   int64_t index[CLV_MAX_RANK] = {0}, n_represented = count_represented_elements(s, c);
   for (size_t i = 0, n = reach_value_element_count(s->from); i < n; i++) {
     reach_column *column = &columns[get_column_index(c, index, s->from->shape.rank)];
     reach_element e = s->from->elements[i];
-    if (reach_has_places(e)) {
+    if (reach_element_has_places(e)) {
       column->has_several_sets |= column->n && reach_element_set(e) != column->set_number;
       column->set_number = reach_element_set(e);
       column->n += n_represented;
@@ -90,8 +90,8 @@ static void scan_columns(const reach_step *s, const reach_columns *c, size_t n_c
 
 /* ---- columns that are the same at some positions --------------------------------------------- */
 
-/* Returns a key for each element, made of its column and its set, so that equal elements have equal
- * keys. */
+/* Returns a key for each element, made of its column and its set, so that elements of a column with
+ * the same places have equal keys. */
 static uint64_t *list_element_keys(const reach_step *s, const reach_columns *c) {
   size_t n = reach_value_element_count(s->from);
   int64_t index[CLV_MAX_RANK] = {0};
@@ -160,11 +160,12 @@ static void remove_uniform_places(const reach_step *s, const reach_columns *c,
   for (size_t i = 0, n = reach_value_element_count(ret); i < n; i++) {
     reach_element e = s->from->elements[i];
     size_t column = get_column_index(c, index, ret->shape.rank);
-    bool is_dropped = reach_has_places(e) && (!columns[column].has_several_sets ||
-                                              is_repeated_element(r, column, reach_element_set(e)));
+    bool is_dropped =
+        reach_element_has_places(e) &&
+        (!columns[column].has_several_sets || is_repeated_element(r, column, reach_element_set(e)));
     ret->elements[i] = is_dropped ? reach_make_element(REACH_EMPTY_SET, e & REACH_FLAG_MASK) : e;
     *ret_has_dropped |= is_dropped;
-    *ret_has_remaining |= reach_has_places(e) && !is_dropped;
+    *ret_has_remaining |= reach_element_has_places(e) && !is_dropped;
     reach_advance_index(index, ret->stored_extents, ret->shape.rank);
   }
 }
@@ -176,7 +177,7 @@ clv_code reach_drop_uniform_columns(reach_step *s, reach_value *ret, clv_err *er
   bool has_dropped, has_remaining;
   size_t n = count_columns(s, &c);
   CLV_TRY(clv_alloc(n, sizeof *columns, &columns, err));
-  scan_columns(s, &c, n, columns);
+  find_column_sets(s, &c, n, columns);
   CLV_TRY(find_repeated_keys(s, &c, &repeated, err));
   *ret = (reach_value){.shape = s->from->shape,
                        .sibling_axis = s->from->sibling_axis,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The elements of values. They are stored once along axes where they are equal, and merged where
- * several paths lead to them.
+ * Stores the elements of values: one element for an axis along which all elements are equal. Merges
+ * several paths that lead to one element.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -173,11 +173,11 @@ static reach_element merge_elements(const reach_set_pool *p, reach_profile profi
   return is_product && has_zero ? REACH_ZERO_ELEMENT : reach_choose_path(p, profile, a, b);
 }
 
-/* True if any element of v has places. If one of two merged values has none, the result takes
+/* True if any element of v has places. If one of two merged values has no places, the result takes
  * sibling_axis from the other value. */
 static bool has_path(const reach_value *v) {
   for (size_t i = 0; i < reach_value_element_count(v); i++)
-    if (reach_has_places(v->elements[i])) return true;
+    if (reach_element_has_places(v->elements[i])) return true;
   return false;
 }
 

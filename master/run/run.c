@@ -89,7 +89,7 @@ clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_optio
   if (!o->schedule && clv_run_take_look_in_plan(&r, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   clv_run_find_moved_layers(&r);
-  if (o->asks_workers)
+  if (o->ask_workers)
     device_query_code =
         clv_query_device_kinds(r.blueprint, o->json, &device_kinds, &device_query_err);
   clv_code code = o->schedule ? draw_schedule(&r, &text, &err)

@@ -321,7 +321,7 @@ static void large_windows_exceed_the_budget(void **state) {
   add_fitting_layer(g, CLV_OP_CONV2D, a, &at);
   assert_int_equal(g->n_nodes, 2);
   assert_int_equal(clv_reach_records_in_values(g, secret, UINT32_MAX, found, &err), CLV_OK);
-  assert_true(found[1].is_over_budget && found[1].has_unmixed_path);
+  assert_true(found[1].exceeds_limits && found[1].has_unmixed_path);
   clv_graph_free(g);
 }
 
