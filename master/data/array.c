@@ -14,7 +14,7 @@ static const clv_array_reader *const readers[] = {
 #include "common/base/settings/formats.def"
 };
 
-/* Writes into buf the first bytes with which the files of each format begin: "neither IDX (...) nor
+/* Writes into buf, for an error message, how the files of each format begin: "neither IDX (...) nor
  * .npy (...)". */
 static const char *format_magic_list(char *buf, size_t len) {
   size_t text_len = 0;

@@ -25,7 +25,7 @@ enum {
 /* A file of elements of one type. */
 typedef struct cell_file {
   char name[40];
-  const char *descr; /* type as .npy has it */
+  const char *descr; /* element type, as the header of a .npy file names it */
   clv_dtype dtype;
   const void *data; /* [n] elements of the block in memory */
   size_t n;
@@ -81,7 +81,8 @@ static clv_code open_file(const char *folder, const char *name, int open_flags, 
                   strerror(errno));
 }
 
-/* Appends a block to a file, behind room for a header if the file is new. */
+/* Appends the cells of a block to a file. A new file first gets HEADER_BYTES zeros, which
+ * write_header replaces later. */
 static clv_code append_cells(const clv_cell_files *f, const cell_file *c, clv_err *err) {
   static const char zero_header[HEADER_BYTES];
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -96,7 +97,7 @@ static clv_code append_cells(const clv_cell_files *f, const cell_file *c, clv_er
   return code;
 }
 
-/* Writes a header of the version 1.0 with padding up to HEADER_BYTES. */
+/* Writes a header of .npy version 1.0, padded to HEADER_BYTES. */
 static clv_code write_header(const clv_cell_files *f, const cell_file *c, size_t n, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char header[HEADER_BYTES];
@@ -186,7 +187,7 @@ static clv_code check_owner(const char *path, clv_err *err) {
   return CLV_OK;
 }
 
-/* Maps a file of n elements; n SIZE_MAX: of any number. */
+/* Maps a file that must have n elements; n SIZE_MAX: any number of elements. */
 static clv_code map_file(const char *folder, const cell_file *c, size_t n, clv_tensor **ret,
                          clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -212,7 +213,8 @@ static clv_code map_file(const char *folder, const cell_file *c, size_t n, clv_t
   return CLV_OK;
 }
 
-/* Checks that each code is of a name, or says missing where the column permits it. */
+/* True if each code is the number of a name, or CLV_MISSING_CODE where the column permits missing
+ * values. */
 static bool are_valid_codes(const clv_table_column *c, const int32_t *codes, size_t n) {
   int32_t min_code = c->o.missing == CLV_MISSING_REFUSE ? 0 : CLV_MISSING_CODE;
   for (size_t i = 0; i < n; i++)
@@ -220,7 +222,7 @@ static bool are_valid_codes(const clv_table_column *c, const int32_t *codes, siz
   return true;
 }
 
-/* Checks that each label of yes or no is 0 or 1, since it counts as a class. */
+/* True if each label of a yes-or-no column is 0 or 1, because these are its two classes. */
 static bool are_valid_labels(const clv_table_column *c, size_t n) {
   for (size_t i = 0; c->is_yes_or_no && i < n; i++)
     if (c->numbers[i] != 0 && c->numbers[i] != 1) return false;
@@ -240,7 +242,7 @@ static clv_code map_column(const char *folder, clv_cell_table *t, size_t i, clv_
   return fail_data_loss(path.failed ? folder : path.data, "has the number of no value", err);
 }
 
-/* True if each text begins in the texts, at the first or behind the end of one. */
+/* True if each offset is the beginning of a text in `texts`: 0, or the byte after a NUL. */
 static bool are_valid_offsets(const int64_t *offsets, size_t n, const char *texts, size_t len) {
   for (size_t i = 0; i < n; i++)
     if (offsets[i] < 0 || (uint64_t)offsets[i] >= len ||

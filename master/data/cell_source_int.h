@@ -42,7 +42,8 @@ typedef struct clv_fields {
 } clv_fields;
 
 void clv_fields_done(clv_fields *f);
-/* Adds a field, which need not have a name of its own. CLV_INVALID: the table has too many. */
+/* Adds a field, even if another one has the same name. CLV_INVALID: the table has too many
+ * fields. */
 clv_code clv_fields_add(clv_fields *f, const char *name, size_t len, size_t column,
                         clv_err *err) CLV_USE_RESULT;
 /* Returns the field of a name. Adds a field for a new name. */
@@ -61,7 +62,7 @@ typedef struct clv_cell_reader {
   clv_code (*start_next_record)(clv_cell_source *s, bool *ret_has_more, clv_err *err);
   /* Reads the next cell of the record. */
   clv_code (*read_cell)(clv_cell_source *s, clv_source_cell *ret, bool *ret_has_more, clv_err *err);
-  /* Fail with a position: fail_cell with that of the cell that was read last, fail_record with that
+  /* fail_cell fails with the position of the cell that was read last, fail_record with the position
    * of the record. */
   clv_code (*fail_cell)(const clv_cell_source *s, const char *text, clv_err *err);
   clv_code (*fail_record)(const clv_cell_source *s, const char *text, clv_err *err);
@@ -90,7 +91,7 @@ struct clv_cell_source {
 };
 
 /* Opens the records of a table: of the file o->inputs_path, or of a text (clv_cells_open_memory).
- * CLV_INVALID: it is no table that can be read, or has no header. */
+ * CLV_INVALID: the text is not a table that can be read, or has no header. */
 clv_code clv_cells_open(const clv_dataset_options *o, clv_cell_source *ret,
                         clv_err *err) CLV_USE_RESULT;
 clv_code clv_cells_open_memory(const clv_dataset_options *o, const char *text, size_t len,
@@ -115,7 +116,8 @@ clv_code clv_cells_fail_field(const clv_cell_source *s, size_t field, clv_err *e
 
 /* ---- formats of tables ----------------------------------------------------------------------- */
 
-/* Open s->lines as CSV, whose header is read, or as lines of JSON, and set s->reader. */
+/* clv_cells_csv_open opens s->lines as CSV and reads the header; clv_cells_jsonl_open opens
+ * s->lines as lines of JSON. Both set s->reader. */
 clv_code clv_cells_csv_open(clv_cell_source *s, char separator, clv_err *err) CLV_USE_RESULT;
 clv_code clv_cells_jsonl_open(clv_cell_source *s, clv_err *err) CLV_USE_RESULT;
 /* Opens the database s->path and begins the query. */
@@ -126,7 +128,7 @@ void clv_query_free(clv_query *q);
 /* ---- checks of the text of an SQL query (query_text.c) --------------------------------------- */
 
 /* Checks a query before it is compiled: one statement with ORDER BY outside of all parentheses.
- * CLV_INVALID: it is not; the message says what to do. */
+ * CLV_INVALID: the query is not of this form; the message says what to do. */
 clv_code clv_query_text_check(const char *sql, clv_err *err) CLV_USE_RESULT;
 /* True if a query may call the SQL function: the list of query_text.c has it, and it depends on its
  * arguments alone. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tables that are larger than memory. Their cells are in a folder with a file for each column
- * (cell_files.c), which table_cache.c makes once per table and finds again. Numbers are sorted with
- * bounded memory (sorted_values.c), and encoded inputs go to a file without a name (spill.c).
+ * (cell_files.c), which table_cache.c makes once per table and later reuses. Numbers are sorted
+ * with bounded memory (sorted_values.c), and encoded inputs go to a file without a name (spill.c).
  * Private to master/data.
  */
 #ifndef CLEAVE_DATA_CELLS_INT_H
@@ -21,7 +21,8 @@ void clv_spill_file_freep(clv_spill_file **s);
 /* Appends n bytes. CLV_EXHAUSTED: the disk is full. */
 clv_code clv_spill_file_append(clv_spill_file *s, const void *data, size_t n,
                                clv_err *err) CLV_USE_RESULT;
-/* Makes a tensor over all that was appended. It must not be written to, and outlives the spill. */
+/* Maps all appended bytes as a tensor, which must not be written to. The tensor stays valid after
+ * the spill file is freed. */
 clv_code clv_spill_file_map(const clv_spill_file *s, clv_dtype dtype, const clv_shape *shape,
                             clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* Writes n bytes to a file. path: for messages. CLV_EXHAUSTED: the disk is full. */
@@ -40,25 +41,27 @@ struct clv_cell_files {
   bool has_groups;
 };
 
-/* Returns the number of records of a block. */
+/* Returns the number of records of a block, which are in memory at a time. */
 size_t clv_cell_files_block_records(const clv_cell_files *f, const clv_cell_table *t);
 /* Appends the records that are in memory, and makes the table empty. CLV_CANCELLED: the user has
  * interrupted the command. */
 clv_code clv_cell_files_append_block(clv_cell_files *f, clv_cell_table *t,
                                      clv_err *err) CLV_USE_RESULT;
-/* Ends the files with the number of records in their headers. */
+/* Completes the files: writes the headers, which have the number of records. */
 clv_code clv_cell_files_finish(clv_cell_files *f, const clv_cell_table *t,
                                clv_err *err) CLV_USE_RESULT;
-/* Maps the files as the columns of a table with t->count records, which has none yet.
+/* Maps the files as the columns of a table with t->count records that has no cells yet.
  * CLV_DATA_LOSS: a file is missing, cut, or has a value that no table has; the message names it. */
 clv_code clv_cell_files_map_columns(const char *folder, clv_cell_table *t,
                                     const clv_dataset_options *o, clv_err *err) CLV_USE_RESULT;
 
-/* ---- what a cache has besides cells (cells_json.c) ------------------------------------------- */
+/* ---- the JSON file of a cache (cells_json.c) ------------------------------------------------- */
 
-enum { CLV_CELL_CACHE_VERSION = 1 /* version of the cache; those of another one are made again */ };
+/* version of the format of caches; a cache of another version is made again */
+enum { CLV_CELL_CACHE_VERSION = 1 };
 
-/* Writes what the cache has of a table besides its cells, as JSON, and reads it into a table that
+/* clv_table_cache_write writes as JSON what the files of cells lack: the number of records, the
+ * names of words and the broken records. clv_table_cache_parse reads this into a table that
  * clv_table_new has made. key: digest of file and rules, 64 hexadecimal digits. */
 void clv_table_cache_write(const clv_cell_table *t, const char *key, clv_bytes *out);
 clv_code clv_table_cache_parse(const char *text, size_t len, const char *label, const char *key,
@@ -86,7 +89,8 @@ void clv_sorted_values_done(clv_sorted_values *s);
 clv_code clv_sorted_values_make(const clv_cell_table *t, const clv_table_column *from,
                                 const clv_subset *rows, clv_sorted_values *ret,
                                 clv_err *err) CLV_USE_RESULT;
-/* Adds n_fills numbers `fill` to s, which stays sorted. takes_log: s gets ln(1 + v) of each. */
+/* Adds n_fills numbers `fill` to s, which stays sorted. takes_log: then replaces each number v of s
+ * by ln(1 + v). */
 clv_code clv_sorted_values_add_fills(const clv_cell_table *t, clv_sorted_values *s, double fill,
                                      size_t n_fills, bool takes_log, clv_err *err) CLV_USE_RESULT;
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes what the cache of a table has besides its cells as JSON (clv_table_cache_write), and reads
- * it again (clv_table_cache_parse): the number of records, the names of words, and the records that
- * were broken.
+ * Writes the JSON file in the cache of a table (clv_table_cache_write), and reads this file
+ * (clv_table_cache_parse). The cells of the table are in other files of the cache. The JSON file
+ * has the number of records, the texts of the words, which are numbers in the cells, and the errors
+ * of broken records.
  */
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads cells of a query of an SQLite database. The file is opened for reading, as one that does
- * not change, so nothing is written beside it. The query can select, read and call the functions of
+ * Reads cells of a query of an SQLite database. The file is opened read-only and as immutable, so
+ * SQLite writes no file beside it. The query can select, read and call the functions of
  * query_text.c, and nothing else: the authorizer refuses every other action when the query is
  * compiled. Time, rows and memory have limits.
  *
@@ -21,7 +21,7 @@
 #include "master/data/cell_source_int.h"
 
 enum {
-  STEPS_BETWEEN_CHECKS = 10000, /* instructions of the query between two looks at the clock */
+  STEPS_BETWEEN_CHECKS = 10000, /* instructions of the query between two checks of the clock */
   MAX_SQL_BYTES = 65536,        /* most bytes of a query's text */
   MAX_EXPRESSION_DEPTH = 100,   /* most nested levels of an expression */
   MAX_UNION_PARTS = 50,         /* most parts of a UNION in a query */
@@ -202,7 +202,7 @@ static clv_code check_no_journal_changes(const char *path, clv_err *err) {
   return CLV_OK;
 }
 
-/* Writes a URI by which SQLite opens the file for reading only, as one that does not change. */
+/* Writes a URI with which SQLite opens the file read-only and as immutable. */
 static clv_code make_uri(const char *path, clv_bytes *ret, clv_err *err) {
   clv_bytes_puts(ret, "file:");
   for (const char *c = path; *c; c++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers class names. The names are kept sorted, and a name is found by binary search.
+ * Gives each class name a number. The names are kept sorted, and a name is found by binary search.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Parses CSV (RFC 4180). A comma, or another separator, stands between fields. A field that begins
- * with a quote ends at the next single quote, and two quotes stand for one. Line ends are \n or
- * \r\n; within quotes they belong to the field.
- *
+ * with a double quote ends at the next double quote; within the field, two double quotes in a row
+ * stand for one. Line ends are \n or \r\n; within quotes they belong to the field.
  */
 #include <stdio.h>
 #include <string.h>

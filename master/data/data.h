@@ -36,11 +36,10 @@ extern "C" {
 #define CLV_DATA_MAX_BYTES ((size_t)16 << 30)
 
 /* IDX (big-endian: 00 00 type rank, rank u32 extents, data), plain or gzip, told apart by content.
- * u8 -> u8; i8, i16, i32 -> i32; f32 -> f32; f64 -> f64. A gzip file is decompressed to exactly
- * the declared length.
- * Errors, each naming file, expected and found: CLV_NOT_FOUND missing; CLV_INVALID wrong magic,
- * type or extents; CLV_EXHAUSTED over max_bytes; CLV_DATA_LOSS truncated, trailing bytes or
- * damaged gzip data. */
+ * u8 -> u8; i8, i16, i32 -> i32; f32 -> f32; f64 -> f64. A gzip file is decompressed to exactly the
+ * declared length. Each error names the file, the expected and the found value: CLV_NOT_FOUND
+ * missing; CLV_INVALID wrong magic, type or extents; CLV_EXHAUSTED over max_bytes; CLV_DATA_LOSS
+ * truncated, trailing bytes or damaged gzip data. */
 clv_code clv_idx_read(const char *path, size_t max_bytes, clv_tensor **ret,
                       clv_err *err) CLV_USE_RESULT;
 
@@ -78,8 +77,9 @@ typedef enum clv_crop_kind {
 /* How an image becomes a record: resize, then crop, then flip. Sizes are in pixels. */
 typedef struct clv_image_options {
   uint32_t channels; /* channels of the record; 3: red, green, blue; 1: grey */
-  uint32_t resize;   /* length of the shorter side, bit-identical to Pillow's bilinear; 0: off */
-  uint32_t crop;     /* side of the square; 0: no crop, so all images must have one size */
+  /* length of the shorter side after resizing, bit-identical to Pillow's bilinear; 0: off */
+  uint32_t resize;
+  uint32_t crop; /* side of the square; 0: no crop, so all images must have one size */
   clv_crop_kind train_crop;
   uint32_t pad;                 /* CLV_CROP_RANDOM: width of a black border added first */
   double area_low, area_high;   /* CLV_CROP_RANDOM_RESIZED: smallest and largest share of the image,
@@ -132,7 +132,7 @@ typedef struct clv_column_options {
   clv_column_use use;
   clv_column_scale scale; /* scaling of the numbers of a CLV_COLUMN_NUMBER */
   clv_missing_rule missing;
-  const char *value;  /* CLV_MISSING_VALUE: text of the value */
+  const char *value;  /* CLV_MISSING_VALUE: text of the value that replaces missing ones */
   bool has_indicator; /* the input has a further element: 1 if the value is missing, else 0 */
   /* CLV_COLUMN_DATE: form of the dates, as C's strptime has it; NULL: ISO 8601 */
   const char *format;
@@ -141,7 +141,7 @@ typedef struct clv_column_options {
   const char *input; /* CLV_COLUMN_INDEX: name of its input; NULL: the name of the column */
 } clv_column_options;
 
-/* A label of a record that has several, each read from a column of a table. */
+/* One of several labels of a record, read from a column of a table. */
 typedef struct clv_target_option {
   const char *name; /* column whose use is CLV_COLUMN_TARGET */
   /* CLV_TASK_CLASSES: any text is a class; CLV_TASK_LABELS: 0, 1, true, false, yes or no;
@@ -177,12 +177,13 @@ typedef struct clv_table_options {
   /* folder for tables that are larger than memory: their cells are read from files in it, which are
    * made once; NULL: all tables are in memory */
   const char *cache_folder;
-  bool is_on_disk;       /* use cache_folder for tables of any size */
-  clv_notifier notifier; /* hears that a table is read into cache_folder, which takes long */
-  size_t block_bytes;    /* bytes of a table on disk that are in memory at a time; 0: as usual */
+  bool is_on_disk; /* use cache_folder for tables of any size */
+  /* receives a message when a table is read into cache_folder, which takes long */
+  clv_notifier notifier;
+  size_t block_bytes; /* bytes of a table on disk that are in memory at a time; 0: the default */
 } clv_table_options;
 
-/* Meaning, for a record, of the table's column that text.group names. */
+/* Meaning of the values in the table's column that text.group names. */
 typedef enum clv_split_key {
   CLV_KEY_IS_GROUP, /* name of the record's group */
   CLV_KEY_IS_TIME,  /* time of the record, a number or a date */
@@ -213,17 +214,19 @@ typedef struct clv_dataset_options {
   const char *const *named_paths;
   const char *labels_path; /* file of the labels; NULL: no labels (prediction), or the folders of
                             * images are the labels */
-  bool skips_labels; /* labels are not read; images: all files below the folder, at any depth */
-  size_t limit;      /* use the first `limit` records, of images as many, evenly spread; 0: all */
+  /* labels are not read; images: the records are all files below the folder, at any depth */
+  bool skips_labels;
+  /* number of records to use: the first ones; images: evenly spread ones; 0: all */
+  size_t limit;
   /* read the groups for CLV_SPLIT_GROUPS. A group is a file of documents, a folder of images below
    * the class, or all records with the same text.group */
   bool reads_groups;
   bool reads_weights;      /* tables: read the column of weights; false: it may be missing */
-  const char *group_path;  /* arrays: path of a file with an integer per record */
+  const char *group_path;  /* arrays: path of a file with the group of each record, an integer */
   clv_split_key split_key; /* tables: meaning of the column that text.group names */
   clv_set_values set_values[CLV_SET_COUNT]; /* CLV_KEY_IS_SET: values of the column for each set */
   /* CLV_KEY_IS_SET: sets of records to keep, as bits 1 << clv_set; 0: all. Groups are then read
-   * with skips_labels, too */
+   * even with skips_labels */
   unsigned kept_set_bits;
   /* factor of all values; 0: u8 is divided by 255 (ToTensor), others are not scaled */
   float scale;
@@ -249,7 +252,7 @@ typedef struct clv_dataset_options {
   clv_table_options table;  /* options of CLV_FORMAT_TABLE */
 } clv_dataset_options;
 
-/* most records that cannot be read whose errors are listed */
+/* most unreadable records whose errors are listed */
 enum { CLV_MAX_LISTED_BROKEN = 20 };
 typedef struct clv_broken_records {
   size_t n; /* number of broken records */
@@ -370,8 +373,8 @@ typedef struct clv_data_input {
 size_t clv_dataset_input_count(const clv_dataset *ds);
 clv_data_input clv_dataset_input(const clv_dataset *ds, size_t k, size_t n);
 
-/* Fills the first n rows of x ([B >= n, ...] of x_dtype) and y (may be NULL) with the records
- * `record_indexes` [n] of a dataset with one input. Allocates nothing, except for images.
+/* Fills the first n rows of x ([B >= n, ...] of clv_dataset_x_dtype) and y (may be NULL) with the
+ * records `record_indexes` [n] of a dataset with one input. Allocates nothing, except for images.
  * CLV_INVALID: a tensor or an index does not fit. */
 clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *record_indexes, size_t n,
                         clv_tensor *x, clv_tensor *y, clv_err *err) CLV_USE_RESULT;
@@ -411,8 +414,9 @@ clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t max_records, clv
 bool clv_dataset_has_labels_in_range(const clv_dataset *ds, double low, double high,
                                      char first_outside[CLV_SCAN_TEXT_BYTES]);
 
-/* Which numbers of an input the op embedding uses as row indexes: those in column `column` of the
- * last dimension (-1: all columns), minus those in column `minus_column` (-1: subtract nothing). */
+/* Selects the numbers of an input that the op embedding uses as row indexes: those in column
+ * `column` of the last dimension (-1: all columns), minus those in column `minus_column` (-1:
+ * subtract nothing). */
 typedef struct clv_data_columns {
   int64_t column, minus_column;
 } clv_data_columns;
@@ -425,13 +429,13 @@ typedef struct clv_data_range {
   size_t min_at, max_at;
   double sum; /* sum of all numbers */
 } clv_data_range;
-/* Returns the range of input k. False: the input is not i64. A difference that overflows i64 counts
- * as the largest or smallest i64. */
+/* Returns the range of input k. False: the input is not i64. If the difference of two columns
+ * overflows, it counts as the largest or smallest i64. */
 bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns columns,
                              clv_data_range *ret);
 
-/* Rules by which the padding of records must agree with their lengths. transformers recognises pads
- * by their token id, whatever the length says. */
+/* Rules by which the padding of records must agree with their lengths. The library transformers
+ * recognises pads by their token id, whatever the length says. */
 typedef enum clv_pad_rule {
   /* No position within the length may have the pad token, because transformers skips pads when it
    * numbers positions. */
@@ -485,7 +489,7 @@ clv_code clv_subset_all(const clv_dataset *ds, clv_subset *ret, clv_err *err) CL
 typedef enum clv_split_kind {
   CLV_SPLIT_LAST = 0,   /* validation is the last part of the files */
   CLV_SPLIT_SHUFFLED,   /* validation is the last part of a permutation from the seed */
-  CLV_SPLIT_STRATIFIED, /* validation has the share of each class, drawn from the seed */
+  CLV_SPLIT_STRATIFIED, /* each class has the same share in validation, drawn from the seed */
   CLV_SPLIT_GROUPS,     /* validation has complete groups, drawn from the seed */
   CLV_SPLIT_TIME,       /* validation has the latest records (CLV_KEY_IS_TIME) */
   CLV_SPLIT_COLUMN,     /* validation has the records of CLV_SET_VALIDATION (CLV_KEY_IS_SET) */
@@ -499,10 +503,10 @@ bool clv_dataset_has_record_classes(const clv_dataset *ds);
 clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind requested_kind);
 
 /* Splits all records into training and validation. Validation gets round(count * fraction) records,
- * at least one if fraction > 0; GROUPS: about as many; TIME: also those at the time of the earliest
- * one; COLUMN: those of its set, whatever the fraction. 0 <= fraction < 1. Both lists are
- * ascending, except for SHUFFLED. CLV_INVALID: training would have no record, or there are no
- * groups, or only one. */
+ * at least one if fraction > 0. With GROUPS it gets about as many; with TIME also all other records
+ * at the time of its earliest record; with COLUMN all records of CLV_SET_VALIDATION, whatever the
+ * fraction. 0 <= fraction < 1. Both lists are ascending, except for SHUFFLED. CLV_INVALID: training
+ * would have no record, or there are no groups, or only one. */
 clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind kind,
                           uint64_t seed, clv_subset *ret_train, clv_subset *ret_validation,
                           clv_err *err) CLV_USE_RESULT;
@@ -538,8 +542,8 @@ typedef struct clv_learnt clv_learnt;
 void clv_learnt_free(clv_learnt *l);
 void clv_learnt_freep(clv_learnt **l);
 
-/* True for format table. Such a dataset has labels once it is open, and inputs once it is encoded:
- * no function that reads inputs may be called before clv_dataset_encode. */
+/* True if the format is table. Such a dataset has labels once it is open, and inputs once it is
+ * encoded: no function that reads inputs may be called before clv_dataset_encode. */
 bool clv_dataset_has_table(const clv_dataset *ds);
 /* Learns from the training records `rows` how to encode records; learns the classes from all
  * records. */
@@ -614,7 +618,7 @@ typedef struct clv_column_facts {
   /* Pearson's correlation with a target of numbers or of two classes, the largest if there are
    * several; 0: not computed */
   double correlation;
-  /* of several, the first target that the column gives away; NULL: none */
+  /* first of the targets that the column gives away; NULL: none */
   const char *revealed_target;
   clv_column_suspicion suspicion;
 } clv_column_facts;
@@ -623,11 +627,11 @@ size_t clv_dataset_column_count(const clv_dataset *ds);
 clv_code clv_dataset_column_facts(const clv_dataset *ds, const clv_subset *rows, size_t column,
                                   clv_column_facts *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Appends what was learnt as JSON; clv_learnt_parse reads it to the same bits. CLV_INVALID: the
- * text is damaged; the message has line and column. */
+/* Appends what was learnt as JSON, from which clv_learnt_parse restores the same bits. CLV_INVALID:
+ * the text is damaged; the message has line and column. */
 clv_code clv_learnt_write(const clv_learnt *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
-/* Return the targets of the training, in the order of the model's outputs; none: a record has one
- * label. */
+/* Return number and names of the targets in training, in the order of the model's outputs; number
+ * 0: a record has one label. */
 size_t clv_learnt_target_count(const clv_learnt *l);
 const char *clv_learnt_target_name(const clv_learnt *l, size_t target);
 /* Returns the name of a class of one of several targets; NULL: there is none. */
@@ -646,9 +650,9 @@ typedef struct clv_duplicates {
   size_t record, equal_record;
 } clv_duplicates;
 
-/* Counts records of `rows` that are in `other_rows`, too, or, if these are the same rows, that
- * occur twice in them. by_id: records are the same if they have one id; otherwise if their inputs
- * are equal bit by bit, or for images, if their files are. */
+/* Counts the records of `rows` that are also in `other_rows`; if both are the same list, counts the
+ * records that occur twice in it. by_id: records are the same if they have the same id; false: if
+ * their inputs, or the files of images, are equal bit by bit. */
 clv_code clv_dataset_find_duplicates(const clv_dataset *ds, const clv_subset *rows,
                                      const clv_dataset *other, const clv_subset *other_rows,
                                      bool by_id, clv_duplicates *ret, clv_err *err) CLV_USE_RESULT;
@@ -678,8 +682,8 @@ clv_code clv_subset_digest(const clv_dataset *ds, const clv_subset *s, clv_sha25
 
 typedef struct clv_scan_options {
   size_t max_records; /* most records to check, evenly spread; 0: all */
-  /* Decode each image to find damaged ones. Without `decode` images are not read, because their
-   * values are always finite. */
+  /* decode each image to find damaged ones; false: images are not read, because their values are
+   * always finite */
   bool decodes_images;
   const clv_draw_seed *draw; /* decode images as for training; NULL: as for an evaluation */
   /* The scan calls this every few megabytes, and at the end; may be NULL. */
@@ -705,10 +709,10 @@ void clv_scan_result_done(clv_scan_result *s);
 
 /* ---- weighted sampling (sampling.c) ---------------------------------------------------------- */
 
-/* Makes the sums over the records of `rows` of their chances to be drawn, ascending: *ret
- * [rows->n], which the caller frees. weights: [n_weights] chance of a record of each class;
- * n_weights 0: each class is drawn equally often. CLV_INVALID: records do not have one class each,
- * a class has no weight, or all chances are 0. */
+/* Computes, for each record of `rows`, its chance to be drawn plus the chances of all records
+ * before it: *ret [rows->n], ascending, which the caller frees. weights: [n_weights] chance of a
+ * record of each class; n_weights 0: each class is drawn equally often. CLV_INVALID: records do not
+ * have one class each, a class has no weight, or all chances are 0. */
 clv_code clv_sampling_sums(const clv_dataset *ds, const clv_subset *rows, const double *weights,
                            size_t n_weights, double **ret, clv_err *err) CLV_USE_RESULT;
 /* As clv_sampling_sums, but the chance of a record of a table is its weight in the column with
@@ -747,8 +751,8 @@ typedef struct clv_batches_options {
 
 typedef struct clv_batches clv_batches;
 
-/* Makes the batches of a subset. CLV_INVALID: the subset is empty, batch is 0, drops_short_last
- * leaves no batch, or start.index is above the number of records. */
+/* Makes the batches of a subset. CLV_INVALID: the subset is empty, batch_size is 0,
+ * drops_short_last leaves no batch, or start.index is above the number of records. */
 clv_code clv_batches_new(const clv_batches_options *options, clv_batches **ret,
                          clv_err *err) CLV_USE_RESULT;
 void clv_batches_free(clv_batches *b);

@@ -19,12 +19,13 @@ typedef struct clv_named_input {
   clv_dtype dtype;            /* type of the input in a batch */
   size_t elements_per_record; /* elements of one record */
   bool is_bool;               /* the u8 data are 0 and 1, and are not divided by 255 */
-  /* description of the index of a table's column, which owns the name; n_rows 0: no such input */
+  /* facts about the table's column whose index this input is; the column owns the name; n_rows 0:
+   * the input is no index */
   clv_index_facts index_facts;
 } clv_named_input;
 
 struct clv_dataset {
-  /* [n_named_inputs] inputs, instead of `inputs`; NULL: a single input */
+  /* [n_named_inputs] named inputs, in place of `inputs`; NULL: a single input */
   clv_named_input *named_inputs;
   size_t n_named_inputs;
   clv_tensor *inputs;    /* single input, in the type of its file; NULL for images and named
@@ -49,10 +50,11 @@ struct clv_dataset {
   /* number of records of the file that were dropped, because kept_set_bits does not have their
    * set */
   size_t n_records_of_other_sets;
-  uint32_t *record_numbers;   /* [count] number of each record in its file; NULL: its index */
-  size_t count;               /* number of records */
-  clv_shape x_shape, y_shape; /* shapes of a batch; dim[0] is set for each batch */
-  size_t elements_per_record; /* elements of the single input in a record */
+  /* [count] number of each record in its file; NULL: the record has its index */
+  uint32_t *record_numbers;
+  size_t count;                        /* number of records */
+  clv_shape x_shape, y_shape;          /* shapes of a batch; dim[0] is set for each batch */
+  size_t elements_per_record;          /* elements of the single input in a record */
   size_t channels, values_per_channel; /* channels of a record, and values of each channel */
   /* number of means and of standard deviations: 1, or one per channel */
   size_t n_norm_values;
@@ -86,7 +88,7 @@ double clv_tensor_element_as_double(const clv_tensor *t, size_t i);
 /* Functions that open the datasets of one format: clv_reader_NAME in format_NAME.c for each row of
  * formats.def, and clv_reader_arrays for all formats with one array per file. */
 typedef struct clv_format_reader {
-  /* Reads the data: fills `inputs`, `named` or `images`, `count`, the shapes, and labels and
+  /* Reads the data: fills `inputs`, `named_inputs` or `images`, `count`, the shapes, and labels and
    * classes if there are any. */
   clv_code (*open)(clv_dataset *ds, const clv_dataset_options *o, clv_err *err);
   /* Fills ds->groups [count]. Called after `open`. */
@@ -150,7 +152,8 @@ void clv_dataset_mask_tokens(const clv_dataset *ds, const clv_draw_seed *draw, u
 /* Returns the class of a record for a stratified split, which keeps the share of each class.
  * clv_dataset_has_record_classes must be true. */
 int64_t clv_dataset_split_class(const clv_dataset *ds, size_t record);
-/* Keeps the records of the sets in `set_bits`, bits 1 << clv_set. CLV_INVALID: there are none. */
+/* Keeps the records of the sets in `set_bits`, bits 1 << clv_set. CLV_INVALID: no record is in
+ * them. */
 clv_code clv_dataset_keep_sets(clv_dataset *ds, unsigned set_bits, clv_err *err) CLV_USE_RESULT;
 
 /* ---- dropping records (keep_records.c) ------------------------------------------------------- */
@@ -175,8 +178,8 @@ clv_code clv_inputs_open(clv_dataset *ds, const clv_dataset_options *o,
  * batch. */
 clv_code clv_inputs_add(clv_dataset *ds, const char *name, const char *path, clv_tensor **data,
                         clv_err *err) CLV_USE_RESULT;
-/* Adds those inputs that the options name, out of the n inputs that the records have, and takes
- * their tensors. */
+/* Adds those of the n inputs of the records that the options name. Takes ownership of their
+ * tensors. */
 clv_code clv_inputs_select(clv_dataset *ds, const clv_dataset_options *o, const char *const *names,
                            clv_tensor **const *tensors, size_t n, clv_err *err) CLV_USE_RESULT;
 void clv_inputs_free(clv_dataset *ds);

@@ -39,8 +39,8 @@ static int count_days_of_month(int year, int month) {
   return days[month - 1] + (month == 2 && is_leap_year(year));
 }
 
-/* Returns the days from 1970-01-01 to a date. A year that begins in March has its leap day last, so
- * that the days before a month follow from its number alone. */
+/* Returns the days from 1970-01-01 to a date. Counts years from March, so that a leap day comes
+ * last and the days before a month follow from its number alone. */
 static int64_t count_days_since_1970(int year, int month, int day) {
   int64_t y = month <= 2 ? year - 1 : year, m = (month + 9) % 12;
   return 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - DAYS_BEFORE_1970;

@@ -30,7 +30,7 @@ static clv_code digest_row(const clv_tensor *t, size_t record, clv_bytes *text, 
   return CLV_OK;
 }
 
-/* Computes the digest of a record's inputs, of which a dataset with names has several. */
+/* Computes the digest of a record's inputs: of the single input, or of all named inputs. */
 static clv_code digest_inputs(const clv_dataset *ds, size_t record, clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   if (ds->inputs) CLV_TRY(digest_row(ds->inputs, record, &text, err));

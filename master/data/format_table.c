@@ -19,7 +19,8 @@ static clv_code set_number_labels(clv_dataset *ds, clv_err *err) {
   return CLV_OK;
 }
 
-/* Numbers the labels by the classes of `l`, which the dataset then names. */
+/* Sets the labels to the class numbers of `l`, and the class names of the dataset to those of
+ * `l`. */
 static clv_code set_class_labels(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL;
   CLV_AUTO(clv_freep) char **classes = NULL;
@@ -42,7 +43,7 @@ static clv_code set_class_labels(clv_dataset *ds, const clv_learnt *l, clv_err *
   return CLV_OK;
 }
 
-/* Sets the labels by the table's own classes, which the split needs. */
+/* Sets the labels by the classes of all records of the table, because the split needs labels. */
 static clv_code set_labels(clv_dataset *ds, clv_err *err) {
   CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
   if (!ds->table->target && !ds->table->n_targets) return CLV_OK;
@@ -51,13 +52,13 @@ static clv_code set_labels(clv_dataset *ds, clv_err *err) {
   return ds->table->n_targets ? clv_targets_set_labels(ds, l, err) : set_class_labels(ds, l, err);
 }
 
-/* Opens the images that a column names, which are the records. */
+/* Opens the images whose paths are in a column. Each image is a record. */
 static clv_code open_image_files(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   CLV_AUTO(clv_image_folder_done) clv_image_folder folder = {0};
   const clv_cell_table *t = ds->table;
   size_t n = o->limit ? CLV_MIN(o->limit, t->count) : t->count;
-  CLV_TRY(
-      clv_image_folder_list(t->image_folder_path, clv_table_texts(t), t->files, n, &folder, err));
+  CLV_TRY(clv_image_folder_list(t->image_folder_path, clv_table_id_texts(t), t->files, n, &folder,
+                                err));
   CLV_TRY(clv_images_open_list(o, &folder, &ds->images, err));
   return clv_images_set_records(ds, o, err);
 }
@@ -97,7 +98,7 @@ clv_code clv_dataset_learn(const clv_dataset *ds, const clv_subset *rows, clv_le
   return clv_fail(err, reason.code, "%.200s: %s", ds->inputs_path, reason.text);
 }
 
-/* Finds the options of a column that was learnt. */
+/* Returns the session's options of the column `name`, which was learnt. */
 static const clv_column_options *find_column_options(const clv_dataset *ds, const char *name) {
   size_t i = 0;
   while (strcmp(ds->table->columns[i].o.name, name) != 0) i++;

@@ -45,8 +45,8 @@ typedef struct clv_encoded_image {
 clv_code clv_image_decode(const clv_encoded_image *in, clv_pixels *ret,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Checks the width, height and channels in `as`, those of the image that a decoder is about to
- * write, and allocates memory for it. The decoders call it. */
+/* Checks the width, height and channels of the image that a decoder will write, which `as` has, and
+ * allocates memory for this image. The decoders call this function. */
 clv_code clv_pixels_reserve(const clv_encoded_image *in, clv_pixels as, clv_pixels *ret,
                             clv_err *err) CLV_USE_RESULT;
 /* Grows *p to `bytes` or more. The contents are lost when it grows. */
@@ -89,16 +89,16 @@ typedef struct clv_image_transform {
   bool is_flipped;                /* the record is mirrored horizontally */
 } clv_image_transform;
 
-/* Key of the random choices for one record in one epoch. clv_image_transform_choose takes NULL for
- * the choices of an evaluation. */
+/* Returns the RNG key of the random choices for one record in one epoch. With NULL in place of a
+ * key, clv_image_transform_choose chooses as for an evaluation. */
 clv_rng_key clv_image_transform_rng_key(uint64_t seed, uint64_t epoch, uint32_t record);
 
 clv_code clv_image_transform_choose(const clv_image_options *o, uint32_t width, uint32_t height,
                                     const clv_rng_key *key, clv_image_transform *ret,
                                     clv_err *err) CLV_USE_RESULT;
 
-/* Writes the samples of a record to dst: [out_height, out_width, channels] in the type of `src`,
- * flipped if transform->is_flipped. */
+/* Writes the samples of a record to dst: [out_height, out_width, channels] in the type of the
+ * samples of `src`, flipped if transform->is_flipped. */
 clv_code clv_image_transform_apply(const clv_image_transform *transform, const clv_pixels *src,
                                    uint64_t max_pixels, clv_resampler *r, uint8_t *dst,
                                    clv_err *err) CLV_USE_RESULT;
@@ -141,9 +141,10 @@ clv_code clv_thread_pool_new(unsigned n_threads, clv_thread_pool **ret,
                              clv_err *err) CLV_USE_RESULT;
 void clv_thread_pool_free(clv_thread_pool *p);
 
-/* Calls fn(arg, i, thread_number, err) once for each i < n on the threads of the pool, and waits.
- * After a failure no further calls begin. Returns the failure with the smallest i, so the result
- * does not depend on timing. Several threads may call this at once. */
+/* Calls fn(arg, i, thread_number, err) once for each i < n on the threads of the pool, and waits
+ * until all calls have returned. After a failure no further calls begin. Returns the failure with
+ * the smallest i, so the result does not depend on timing. Several threads may call this at
+ * once. */
 typedef clv_code clv_thread_pool_fn(void *arg, size_t i, unsigned thread_number, clv_err *err);
 clv_code clv_thread_pool_run(clv_thread_pool *p, size_t n, clv_thread_pool_fn *fn, void *arg,
                              clv_err *err) CLV_USE_RESULT;

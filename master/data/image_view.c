@@ -14,7 +14,7 @@
 static const uint32_t transform_rng_stream = 0xfffffff2u;
 
 enum {
-  MAX_CROP_TRIES = 10, /* random blocks 0 to 9, one for each try: area, ratio, y, x */
+  MAX_CROP_TRIES = 10, /* most tries; try i takes area, ratio, y and x from RNG block i */
   /* index of the RNG block whose words choose the flip (0), the crop's y (1) and its x (2) */
   POSITION_RNG_BLOCK = 16,
 };
@@ -38,7 +38,8 @@ static int64_t halve_and_round(int64_t n) { return (int64_t)nearbyint((double)n 
 
 /* ---- resizing an image ----------------------------------------------------------------------- */
 
-/* Resizes so that the shorter side has `size` pixels; the longer one is cut to a whole number. */
+/* Resizes so that the shorter side has `size` pixels; the length of the longer side is rounded
+ * down. */
 static clv_code set_resize(const clv_image_options *o, uint32_t width, uint32_t height,
                            clv_image_transform *v, clv_err *err) {
   v->box = (clv_box){0, 0, width, height};
@@ -180,8 +181,8 @@ static void flip_row(uint8_t *row, uint32_t width, size_t pixel_bytes) {
     }
 }
 
-/* Checks the size of the image between the two passes of the resize. It has all rows of the part,
- * each as wide as the visible window. */
+/* Checks the size of the image between the two passes of the resize. This image has all rows of
+ * v->box, each visible_width pixels wide. */
 static clv_code check_intermediate_size(const clv_image_transform *v, uint32_t visible_width,
                                         uint64_t max_pixels, clv_err *err) {
   if ((uint64_t)visible_width * v->box.height <= max_pixels) return CLV_OK;

@@ -173,8 +173,8 @@ static void write_planes(const fill_job *f, const uint8_t *src, bool has_16_bits
     WRITE_PLANES(uint8_t, t->u8_values);
 }
 
-static clv_code fill_image(const fill_job *f, uint32_t record, float *dst, image_decoder *w,
-                           clv_err *err) {
+static clv_code make_record_from_image(const fill_job *f, uint32_t record, float *dst,
+                                       image_decoder *w, clv_err *err) {
   clv_images *im = f->im;
   clv_image_transform transform;
   CLV_TRY(decode_image(im, record, false, w, err));
@@ -194,8 +194,8 @@ static clv_code fill_image(const fill_job *f, uint32_t record, float *dst, image
 static clv_code fill_record(void *arg, size_t i, unsigned thread_number, clv_err *err) {
   const fill_job *f = arg;
   size_t record = (size_t)f->im->width * f->im->height * f->im->o.channels;
-  clv_code code =
-      fill_image(f, f->record_indexes[i], f->x + i * record, &f->im->decoders[thread_number], err);
+  clv_code code = make_record_from_image(f, f->record_indexes[i], f->x + i * record,
+                                         &f->im->decoders[thread_number], err);
   return code == CLV_OK ? CLV_OK : add_image_path_to_error(f->im, f->record_indexes[i], err);
 }
 
@@ -271,8 +271,8 @@ static clv_code probe_image(clv_images *im, uint32_t record, clv_image_transform
   return clv_image_transform_choose(&im->o, w->pixels.width, w->pixels.height, NULL, ret, err);
 }
 
-/* Sets the size of the records to the size that most of the n views have; of equally frequent sizes
- * the first counts. */
+/* Sets the size of the records to the most frequent size in the n transforms; among equally
+ * frequent sizes, to the first one. */
 static void choose_record_size(clv_images *im, const clv_image_transform *transforms, size_t n) {
   size_t n_most_equal = 0;
   for (size_t i = 0; i < n; i++) {

@@ -153,8 +153,8 @@ void clv_inputs_fill(const clv_dataset *ds, size_t k, size_t record, clv_tensor 
 
 /* ---- ranges of the numbers in an input ------------------------------------------------------- */
 
-/* Returns number i of the input, minus the other column if `columns` names one. If the difference
- * overflows, it is INT64_MIN or INT64_MAX. */
+/* Returns number i of the input, minus the number in columns.minus_column unless that is -1.
+ * Returns INT64_MIN or INT64_MAX if the difference overflows. */
 static int64_t get_row_index(const clv_tensor *t, size_t i, clv_data_columns columns) {
   int64_t number =
       clv_tensor_element_as_integer(t, columns.column < 0 ? i : i + (size_t)columns.column);

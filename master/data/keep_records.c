@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Drops records of a dataset. The kept records move to the front of its tensors, so that code that
- * counts records, such as a cache of their rows, sees only these.
+ * counts records, such as the cache of a front, sees only the kept records.
  */
 #include <string.h>
 

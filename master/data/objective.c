@@ -10,7 +10,8 @@
 static const uint32_t mask_rng_stream = 0xfffffff3u;
 
 enum {
-  SINGLE_DRAW_RNG_BLOCK = 1 << 30 /* number of an RNG block behind the blocks of all positions */
+  /* RNG block of draw_one_position; position i has block i, below it */
+  SINGLE_DRAW_RNG_BLOCK = 1 << 30
 };
 
 /* True if position i of a row is a token of the text: neither the first or last special token nor a

@@ -12,7 +12,8 @@
 
 enum { CLV_MAX_CLASS_NAMES = 65536 };
 
-/* Numbers distinct names. Zero-initialise; release with clv_name_table_done. */
+/* Table that gives distinct names the numbers 0, 1, ... Zero-initialise; release with
+ * clv_name_table_done. */
 typedef struct clv_name_table {
   clv_bytes text; /* names of the classes, each with its NUL */
   struct clv_name_entry {
@@ -30,8 +31,8 @@ void clv_name_table_done(clv_name_table *s);
 clv_code clv_name_table_find_or_add(clv_name_table *s, const char *name, size_t len, int32_t *ret,
                                     clv_err *err) CLV_USE_RESULT;
 /* Lists the names: sorted as texts while names may be added, by number once s->is_closed.
- * ret_classes: [n] names; the caller frees the list, s owns the texts. ret_ranks: [n] index of each
- * number in that list. */
+ * ret_classes: [n] names; the caller frees the list, s owns the texts. ret_ranks: [n] for each
+ * number, the index of its name in that list. */
 clv_code clv_name_table_list(const clv_name_table *s, char ***ret_classes, int32_t **ret_ranks,
                              clv_err *err) CLV_USE_RESULT;
 

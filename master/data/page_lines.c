@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads pages from lines of JSON. Words, boxes and labels of a line may come in any order, so they
- * are stored first and compared at the end of the line.
- *
+ * Reads pages from lines of JSON. A line is an object with the words of a page and their boxes and
+ * labels. Its keys may come in any order, so the reader first stores all values, and checks at the
+ * end of the line that each word has a box, and a label if labels are read.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,8 +155,8 @@ static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t
   return CLV_OK;
 }
 
-/* Keeps the text of a member of the JSON object that this reader does not know. member_begin:
- * position at which the member starts. */
+/* Stores the text of a member of the JSON object, so that predictions can print it again.
+ * member_begin: position at which the member starts. */
 static void store_other_member(clv_page_reader *l, const clv_json *j, size_t member_begin) {
   const char *from = j->text + member_begin;
   size_t n_spaces = strspn(from, " \t\r");

@@ -89,8 +89,8 @@ static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, i
   return r->label_kind == CLV_PAGES_PAGE_LABELS ? append_ids(&r->labels, &class, 1, err) : CLV_OK;
 }
 
-/* Numbers the labels of words. Checks all names first, so that a page that is skipped adds no
- * class. */
+/* Finds the class number of the label of each word. Checks all names first, so that a page that is
+ * skipped adds no class. */
 static clv_code number_word_labels(clv_page_rows *r, const clv_labelled_page *p, int32_t *labels,
                                    clv_err *err) {
   for (size_t i = 0; i < p->page.n; i++)

@@ -16,8 +16,8 @@ typedef struct clv_byte_source clv_byte_source;
 void clv_byte_source_set_min_mapped_bytes(clv_byte_source *s, size_t bytes);
 /* Lets an array of any size be mapped, for a caller who does not write to it. */
 void clv_byte_source_map_read_only(clv_byte_source *s);
-/* Makes a tensor over the bytes of an open file from `offset` on, which must be there. The
- * caller must not write to it. label: for messages. */
+/* Makes a tensor over the bytes of an open file from `offset` on; the file must have all of these
+ * bytes. The caller must not write to it. label: for messages. */
 clv_code clv_map_tensor(int fd, const char *label, size_t offset, clv_dtype dtype,
                         const clv_shape *shape, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* Maps a plain .npy file as a tensor. The caller must not write to it. Errors as clv_npy_read. */
@@ -46,7 +46,8 @@ typedef struct clv_element_type {
   uint8_t bytes;    /* bytes of an element in the file */
   clv_dtype dtype;
   void (*convert)(const uint8_t *src, void *dst, size_t n);
-  bool is_u64; /* unsigned: CLV_I64 holds values up to 2^63 - 1, and larger ones are refused */
+  /* elements are u64: values above 2^63 - 1 are refused, because CLV_I64 cannot hold them */
+  bool is_u64;
 } clv_element_type;
 
 void clv_convert_copy_1_byte(const uint8_t *src, void *dst, size_t n);

@@ -4,7 +4,8 @@
  * each output is a weighted mean of the inputs under a triangle whose half-width is the reduction
  * (1 when enlarging). Weights are rounded to 22 bits, sums are exact in 32, and the rows between
  * the two passes are rounded to bytes. Samples of 16 bits have weights and sums in double, as
- * Pillow's I;16 has since 10.4, and are rounded to 16 bits. Only what the window needs is computed.
+ * Pillow's I;16 has since 10.4, and are rounded to 16 bits. Only the part of the result that the
+ * caller wants is computed (output_box).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -15,8 +16,8 @@
 enum { PRECISION_BITS = 32 - 8 - 2, ROUNDING_HALF = 1 << (PRECISION_BITS - 1) };
 
 /* Weights of one axis, with n outputs, each of at most `n_taps` inputs. Output i is the sum of
- * inputs first[i] to first[i] + count[i] - 1, with the weights from k[i * taps] on, or for samples
- * of 16 bits from u16_weights[i * taps] on. The other array is NULL. */
+ * inputs first[i] to first[i] + count[i] - 1, with the weights from k[i * n_taps] on, or for
+ * samples of 16 bits from u16_weights[i * n_taps] on. The other array is NULL. */
 typedef struct resample_axis {
   size_t n, n_taps;
   uint32_t *first, *count;

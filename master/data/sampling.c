@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weighted sampling: sums of the chances of records, and an epoch of draws with replacement from
- * them (data.sampling). The draws of an epoch depend only on (seed, epoch), as a shuffle does.
+ * Weighted sampling (data.sampling). Adds up the chances of the records, and draws the records of
+ * an epoch with replacement by these sums. The draws of an epoch depend only on (seed, epoch), as a
+ * shuffle does.
  */
 #include <float.h>
 #include <stdlib.h>
@@ -75,7 +76,7 @@ static clv_code set_chances_by_class(const clv_dataset *ds, const clv_subset *ro
   return CLV_OK;
 }
 
-/* Adds to each chance those before it. Returns true if the sum is above 0 and finite. */
+/* Adds to each chance all chances before it. Returns true if the sum is above 0 and finite. */
 static bool accumulate_chances(double *chances, size_t n) {
   for (size_t i = 1; i < n; i++) chances[i] += chances[i - 1];
   return n && chances[n - 1] > 0 && chances[n - 1] <= DBL_MAX;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sorts the numbers of a column. Of a table in memory, they are sorted in memory. Of a table on
- * disk they may be too many for that: parts that fit into memory are sorted one by one, and then
- * merged. Both ways give the same numbers in the same order, so what is learnt from them is the
- * same to the bit.
+ * Sorts the numbers of a column. The numbers of a table in memory are sorted in memory. A table on
+ * disk may have too many numbers for that: parts that fit into memory are sorted one by one, and
+ * then merged. Both ways give the same numbers in the same order, so what is learnt from them is
+ * the same to the bit.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -70,7 +70,7 @@ static clv_code put_value(value_writer *w, double v, clv_err *err) {
   return CLV_OK;
 }
 
-/* Maps what was written as sorted values, in place of those that *ret had. */
+/* Maps the written file as the numbers of *ret, in place of the numbers that *ret had. */
 static clv_code finish_writer(value_writer *w, clv_sorted_values *ret, clv_err *err) {
   clv_tensor *file = NULL;
   CLV_TRY(flush_writer(w, err));
@@ -83,8 +83,8 @@ static clv_code finish_writer(value_writer *w, clv_sorted_values *ret, clv_err *
 
 /* ---- merging sorted parts -------------------------------------------------------------------- */
 
-/* Sorted parts of one file, in a heap whose first part has the least number. Of equal numbers, that
- * of the earlier part comes first. */
+/* The rest of a sorted part of a file. A heap of parts begins with the part whose next number is
+ * smallest; among equal numbers, with the earlier part. */
 typedef struct sorted_part {
   const double *at, *end;
 } sorted_part;
@@ -130,7 +130,7 @@ static clv_code merge_parts(const clv_cell_table *t, const clv_sorted_values *pa
 
 /* ---- sorting --------------------------------------------------------------------------------- */
 
-/* Reads numbers that are present from records *at on, at most max_n, and sorts them. */
+/* Reads at most max_n numbers that are not missing, from rows->index[*at] on, and sorts them. */
 static size_t sort_part(const clv_cell_table *t, const clv_table_column *from,
                         const clv_subset *rows, size_t *at, double *v, size_t max_n) {
   size_t n = 0;
@@ -142,7 +142,8 @@ static size_t sort_part(const clv_cell_table *t, const clv_table_column *from,
   return n;
 }
 
-/* Sorts the rest of the numbers part by part. v: [max_n] the first part, sorted. */
+/* Sorts the numbers part by part. v: [max_n] the first part, sorted; later scratch memory. at:
+ * index in `rows` behind the first part. */
 static clv_code sort_on_disk(const clv_cell_table *t, const clv_table_column *from,
                              const clv_subset *rows, size_t at, double *v, size_t max_n,
                              clv_sorted_values *ret, clv_err *err) {
@@ -169,7 +170,7 @@ clv_code clv_sorted_values_make(const clv_cell_table *t, const clv_table_column 
   return CLV_OK;
 }
 
-/* ---- adding numbers for missing ones --------------------------------------------------------- */
+/* ---- adding the numbers that replace missing ones -------------------------------------------- */
 
 static clv_code add_fills_on_disk(const clv_cell_table *t, clv_sorted_values *s, double fill,
                                   size_t n_fills, bool takes_log, clv_err *err) {

@@ -43,12 +43,12 @@ struct clv_byte_source {
   int fd;                /* descriptor of the file; -1: the source is memory */
   const uint8_t *memory; /* [n_memory_bytes_left] bytes that were not read yet */
   size_t n_memory_bytes_left;
-  uint64_t stored_bytes;  /* bytes of the file or memory, still compressed */
+  uint64_t stored_bytes;  /* bytes of the file or memory; if gzip, the compressed bytes */
   uint64_t decoded_bytes; /* decoded bytes that were read so far */
   /* bytes of the smallest array that is mapped instead of read; 0: depends on memory and max_bytes
    * (find_min_mapped_bytes) */
   size_t min_mapped_bytes;
-  bool maps_read_only; /* nothing moves records in a mapped array */
+  bool maps_read_only; /* mapped arrays are read-only; false: the caller may move records in them */
   bool is_compressed, is_inflating, has_ended;
   z_stream z;
   uint8_t chunk[STORED_CHUNK_BYTES];
@@ -392,8 +392,8 @@ void clv_byte_source_set_min_mapped_bytes(clv_byte_source *s, size_t bytes) {
   s->min_mapped_bytes = bytes;
 }
 
-/* Returns the bytes of an array that is too large to be read: more than the limit, or than half of
- * this host's memory. */
+/* Returns the size, in bytes, of the smallest array that is mapped instead of read: max_bytes, or
+ * half of this host's memory if that is less. */
 static size_t find_min_mapped_bytes(const clv_byte_source *s, size_t max_bytes) {
   long n_pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
   if (s->min_mapped_bytes) return s->min_mapped_bytes;
@@ -401,7 +401,7 @@ static size_t find_min_mapped_bytes(const clv_byte_source *s, size_t max_bytes) 
   return CLV_MIN(max_bytes, (size_t)n_pages / 2 * (size_t)page_bytes);
 }
 
-/* Returns true if the elements are in the file as the tensor has them. */
+/* Returns true if the elements have the same bytes in the file as in a tensor. */
 static bool has_same_bytes(const clv_byte_source *s, const clv_array_header *h) {
   const clv_element_type *e = h->element;
   bool copies_bytes = e->convert == clv_convert_copy_1_byte ||

@@ -26,7 +26,8 @@ void clv_spill_file_freep(clv_spill_file **s) {
   *s = NULL;
 }
 
-/* Opens a file of a file system that has no O_TMPFILE, and removes its name. */
+/* Creates a file in a folder whose file system has no O_TMPFILE, and removes the name of the
+ * file. */
 static int open_unnamed_file(const char *folder) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/spill-XXXXXX", folder);

@@ -13,8 +13,8 @@
 
 #include "master/data/dataset_int.h"
 
-/* Streams of random numbers of this file. batches.c, image_view.c, objective.c and folds.c use
- * other numbers from 0xfffffff0 on. */
+/* Streams of random numbers of this file. batches.c, image_view.c, objective.c, folds.c and
+ * sampling.c use other numbers from 0xfffffff0 on. */
 static const uint32_t split_rng_stream = 0xfffffff1u, class_draw_rng_stream = 0xfffffff4u;
 
 void clv_subset_done(clv_subset *s) {
@@ -91,7 +91,7 @@ typedef struct stratum {
   size_t max_drawn;        /* most records that may be drawn from the stratum */
   size_t n_drawn;          /* number of records to draw from the stratum */
   double unassigned_share; /* part of the stratum's share of draws that is not assigned yet */
-  /* position of the stratum in a permutation from the seed, which decides between equals */
+  /* position of the stratum in a permutation from the seed, which decides ties */
   uint32_t tie_order;
 } stratum;
 

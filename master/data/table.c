@@ -378,7 +378,7 @@ static clv_code check_columns_found(const table_reader *r, clv_err *err) {
 
 /* ---- records of the table -------------------------------------------------------------------- */
 
-/* Gives an array of a record's cells room for `cap` records. */
+/* Grows an array with one element per record to `cap` elements. */
 #define GROW_ARRAY(array, cap, err)                                                        \
   do {                                                                                     \
     void *new_array = realloc(array, (cap) * sizeof *(array));                             \
@@ -413,7 +413,8 @@ static clv_code reserve_record(const table_reader *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Returns the form of the dates of a column, if the session names it as one; NULL: ISO 8601. */
+/* Returns the form of dates that the session gives the column `name`; NULL: ISO 8601, or the
+ * session does not list the column. */
 static const char *find_date_format(const table_reader *r, const char *name) {
   for (size_t i = 0; i < r->t->n_columns; i++)
     if (strcmp(r->t->columns[i].o.name, name) == 0) return r->t->columns[i].o.format;
@@ -642,7 +643,7 @@ clv_code clv_table_read_to_files(const clv_dataset_options *o, clv_cell_files *f
   return read_table(&r, ret, err);
 }
 
-/* Frees cells that are in memory. Those of a file belong to its tensor. */
+/* Frees cells that are in memory. Cells of a file belong to the tensor c->file. */
 static void free_cells(clv_table_column *c) {
   if (!c->file) {
     free(c->numbers);

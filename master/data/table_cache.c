@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The cache of tables that are larger than memory: a folder for each table and each way to read it.
- * Its name says of which file it is (the digest of the path), in which state of the file (of
- * device, inode, size and time), and by which rules (of all options that decide how cells are
- * read). So a table is read again if the file or a rule has changed, and folders of a former state
- * of the file are deleted. A folder gets its name when it is complete.
+ * The name of a folder has three digests: of the path of the file; of the state of the file
+ * (device, inode, size and time); and of the rules (all options that decide how cells are read). So
+ * a table is read again if the file or a rule has changed, and folders of a former state of the
+ * file are deleted. A folder gets its name when it is complete.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -22,14 +22,15 @@
 enum {
   NAME_DIGEST_DIGITS = 16, /* digits of each of the three digests in the name of a folder */
   BLOCK_BYTES = 32 << 20,
-  ASSUMED_GZIP_RATIO = 4, /* times that a compressed table is taken to be larger than its file */
+  ASSUMED_GZIP_RATIO = 4, /* assumed ratio of the size of a table to the size of its gzip file */
   MAX_JSON_BYTES = 1 << 30
 };
 static const char json_name[] = "cells.json";
 
 /* ---- when a table is on disk ----------------------------------------------------------------- */
 
-/* Returns the bytes from which on a table is too large for memory: a quarter of the host's. */
+/* Returns the size, in bytes, above which a table is kept on disk: a quarter of the host's memory,
+ * at most CLV_DATA_MAX_BYTES. */
 static uint64_t find_min_on_disk_bytes(void) {
   long n_pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
   if (n_pages <= 0 || page_bytes <= 0) return CLV_DATA_MAX_BYTES;
@@ -139,7 +140,8 @@ static void delete_folder(const char *path) {
   rmdir(path);
 }
 
-/* Deletes the folders of former states of the file, and incomplete ones. Call with the lock. */
+/* Deletes the folders of former states of the file, and incomplete ones. The caller holds the lock
+ * of lock_root. */
 static void delete_stale_folders(const char *root, const cache_entry *e) {
   enum { STATE_OFFSET = NAME_DIGEST_DIGITS + 1, RULES_OFFSET = 2 * STATE_OFFSET };
   DIR *dir = opendir(root);
@@ -182,7 +184,7 @@ static void close_fd(int *fd) {
   if (*fd >= 0) close(*fd);
 }
 
-/* Waits until no other process makes a cache in the folder. */
+/* Locks the folder of all caches, after waiting for other processes that make a cache there. */
 static clv_code lock_root(const char *root, int *ret_fd, clv_err *err) {
   *ret_fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   while (*ret_fd >= 0 && flock(*ret_fd, LOCK_EX) != 0)
@@ -252,8 +254,8 @@ static clv_code open_cache(const clv_dataset_options *o, const cache_entry *e, c
   return CLV_OK;
 }
 
-/* Returns false if the cache says of images what is no longer so: a file is gone, or records whose
- * files were missing are left out. */
+/* Returns false if the images that the cache names may have changed: the file of one is missing, or
+ * the cache left out broken records, whose files may be there now. */
 static bool has_current_files(const clv_cell_table *t) {
   for (size_t i = 0; t->files && i < t->count; i++)
     if (!clv_image_is_file(t->image_folder_path, clv_table_text(t, t->files, i))) return false;

@@ -47,7 +47,7 @@ void clv_learnt_freep(clv_learnt **l) {
   *l = NULL;
 }
 
-/* ---- learning from numbers ------------------------------------------------------------------- */
+/* ---- learning the fill value and the scale of columns of numbers ----------------------------- */
 
 /* Returns the most frequent of n ascending numbers, of equally frequent ones the smallest. */
 static double find_most_frequent(const double *v, size_t n) {
@@ -144,7 +144,7 @@ static clv_code learn_numbers(const clv_cell_table *t, const clv_table_column *f
   return learn_scale(t, &s, rows->n - s.n, c, err);
 }
 
-/* ---- learning from words --------------------------------------------------------------------- */
+/* ---- learning the values of columns of words ------------------------------------------------- */
 
 /* Counts how often each name of a column occurs in the rows. counts: [names.n]. */
 static void count_codes(const clv_cell_table *t, const clv_table_column *from,
@@ -325,7 +325,7 @@ clv_code clv_table_map_codes(const clv_table_column *from, char *const *values, 
 typedef struct encoded_column {
   const clv_learnt_column *c;
   const clv_table_column *from;
-  size_t at; /* element of the input at which its elements begin */
+  size_t at; /* index of the column's first element in the input of a record */
   /* element of each code, counted from `at`; NULL: the column has numbers */
   size_t *element_of_code;
 } encoded_column;
@@ -341,7 +341,8 @@ static void table_encoder_done(table_encoder *e) {
   free(e->columns);
 }
 
-/* Returns the place of a code among the elements, or the numbers, of its column. */
+/* Returns the index of the element of a category column that is 1 for a code; for an index column,
+ * the number of the code. */
 static size_t find_element_of_code(const encoded_column *e, int32_t code) {
   const clv_learnt_column *c = e->c;
   if (code != CLV_MISSING_CODE) return e->element_of_code[code];
@@ -435,7 +436,8 @@ static clv_code make_table_encoder(const clv_cell_table *t, const clv_learnt *l,
   return CLV_OK;
 }
 
-/* A tensor that is made of the records: of all columns but indexes, or of one index. */
+/* Arguments for making one tensor from the records: from all columns but indexes, or from one index
+ * column. */
 typedef struct encoding_task {
   const clv_cell_table *t;
   const table_encoder *e;
@@ -485,7 +487,7 @@ static clv_code check_no_refused_missing(const clv_cell_table *t, const table_en
   return CLV_OK;
 }
 
-/* Encodes block by block into a file. */
+/* Encodes the records block by block into a file. */
 static clv_code encode_on_disk(const encoding_task *g, clv_tensor **ret, clv_err *err) {
   CLV_AUTO(clv_spill_file_freep) clv_spill_file *s = NULL;
   CLV_AUTO(clv_freep) char *block = NULL;

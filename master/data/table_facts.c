@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes facts about the columns of a table: range, missing values, distinct values, and what is
- * suspicious (clv_dataset_column_facts). `check` prints it.
+ * Computes facts about the columns of a table: range, missing values, distinct values, and reasons
+ * for suspicion (clv_dataset_column_facts). The command `check` prints these facts.
  */
 #include <math.h>
 #include <stdio.h>
@@ -105,7 +105,8 @@ static double compute_correlation(const clv_dataset *ds, const clv_table_column 
   return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 0;
 }
 
-/* Returns true if each value of a column of words has one class of target k alone. */
+/* Sets *ret to true if, for each word of the column, all records with this word have one class in
+ * target k. */
 static clv_code check_words_determine_target(const clv_dataset *ds, const clv_table_column *c,
                                              size_t k, const clv_subset *rows, bool *ret,
                                              clv_err *err) {
@@ -124,7 +125,7 @@ static clv_code check_words_determine_target(const clv_dataset *ds, const clv_ta
   return CLV_OK;
 }
 
-/* Finds the target that the column says most of, if it says nearly all of one. */
+/* Finds the target that the column gives away most clearly, if it nearly gives one away. */
 static clv_code find_revealed_target(const clv_dataset *ds, const clv_table_column *c,
                                      const clv_subset *rows, clv_column_facts *f, clv_err *err) {
   bool has_words = !c->has_numbers, has_few_values = f->n_distinct * 2 < rows->n - f->n_missing;

@@ -145,7 +145,7 @@ static bool is_one_of_names(const char *name, const char *const *words, size_t n
   return false;
 }
 
-/* Returns true for "id", "patient_id", "PatientID" and names alike. */
+/* Returns true for "id", "patient_id", "PatientID" and similar names. */
 static bool is_id_name(const char *name) {
   size_t n = strlen(name);
   if (n < 2 || strcasecmp(name + n - 2, "id") != 0) return false;

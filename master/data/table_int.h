@@ -17,7 +17,7 @@ enum { CLV_MISSING_CODE = -1 };
 /* A column that the session names. */
 typedef struct clv_table_column {
   clv_column_options o; /* options of the column; it owns name and value */
-  clv_tensor *file;     /* file of the cells, which stays as it is; NULL: they are in memory */
+  clv_tensor *file;     /* mapped file of the cells, read-only; NULL: cells are in memory */
   bool has_numbers;     /* cells are in `numbers`; false: in `codes` */
   bool is_read_target;  /* the column has labels, and labels are read */
   bool is_yes_or_no;    /* the labels are 0 or 1, true or false, yes or no */
@@ -41,17 +41,17 @@ typedef struct clv_cell_table {
   /* [rows] offset of the path of each record's image in the texts, relative to `image_folder_path`;
    * NULL: no column names images */
   size_t *files;
-  char *image_folder_path; /* folder of these images */
+  char *image_folder_path; /* folder of the images */
   clv_bytes id_texts;      /* texts of the ids and of the paths, each with its NUL */
   clv_bytes groups;        /* [rows] int64_t group numbers; empty: no groups */
   size_t count, cap;       /* count: records; cap: records for which the arrays have room */
-  /* folder for further files of a table on disk; NULL: the table is in memory. The files hold ids,
-   * paths of images, id_texts and groups in place of these. */
+  /* folder for further files of a table on disk; NULL: the table is in memory. The mapped files
+   * below hold the data of ids, files, id_texts and groups. */
   char *folder;
   clv_tensor *id_file, *path_file, *id_text_file, *group_file;
-  size_t block_bytes; /* bytes of a block in memory; 0: as usual */
-  /* [count] row of each record in the columns; NULL: record i has row i. Of a table in memory
-   * NULL */
+  size_t block_bytes; /* bytes of a block in memory; 0: the default */
+  /* [count] row of each record in the columns; NULL: record i has row i, as always in a table in
+   * memory */
   uint32_t *rows;
   clv_broken_records broken;
 } clv_cell_table;
@@ -81,17 +81,17 @@ static inline size_t clv_table_row(const clv_cell_table *t, size_t record) {
   return t->rows ? t->rows[record] : record;
 }
 /* Returns the texts of the ids and of the paths of images. */
-static inline const char *clv_table_texts(const clv_cell_table *t) {
+static inline const char *clv_table_id_texts(const clv_cell_table *t) {
   return t->id_text_file ? t->id_text_file->data : t->id_texts.data;
 }
 /* Returns the text of a record. offsets: t->ids or t->files, and not NULL. */
 static inline const char *clv_table_text(const clv_cell_table *t, const size_t *offsets,
                                          size_t record) {
-  return clv_table_texts(t) + offsets[clv_table_row(t, record)];
+  return clv_table_id_texts(t) + offsets[clv_table_row(t, record)];
 }
-/* Returns true for an input whose cells are words, of which it encodes one of several. */
+/* Returns true for a use whose cells are words: a category or an index. */
 bool clv_column_has_words(clv_column_use use);
-/* Returns true if the column is a part of the input, or an input of its own. */
+/* Returns true for a use whose columns are a part of the input, or an input of their own. */
 bool clv_column_is_input(clv_column_use use);
 /* Reads a number: an optional sign, digits with at most one decimal mark, an optional exponent.
  * False: the text is anything else, or too large for a double. */
@@ -109,11 +109,11 @@ enum { CLV_MAX_DAYS = 4000000 /* no date that is read has more days, before or a
 bool clv_date_read_days(const char *text, size_t len, const char *format, double *ret);
 /* Checks the directives of a format. CLV_PRECONDITION: one is not known, or the year is missing. */
 clv_code clv_date_check_format(const char *format, clv_err *err) CLV_USE_RESULT;
-/* Returns how much of a year (CLV_DATE_MONTH: counted in months; otherwise in days) or, for
- * CLV_DATE_WEEKDAY, of a week has passed at a date: from 0 to below 1. */
+/* Returns the share of a period that has passed at a date, from 0 to below 1. The period is a week
+ * for CLV_DATE_WEEKDAY, else a year, counted in months for CLV_DATE_MONTH and in days otherwise. */
 double clv_date_fraction_passed(double days, clv_date_part part);
 
-/* ---- what is learnt from the training records (table_encoder.c) ------------------------------ */
+/* ---- facts learnt from the training records (table_encoder.c) -------------------------------- */
 
 enum { CLV_QUANTILES = 1000 };
 
@@ -152,7 +152,7 @@ struct clv_learnt {
   /* [n_classes] names of the target's classes, sorted; NULL: the target is a number */
   char **classes;
   size_t n_classes;
-  /* [n_targets] several targets, in the order of y; NULL: a record has one */
+  /* [n_targets] several targets, in the order of y; NULL: a record has one target */
   clv_learnt_target *targets;
   size_t n_targets;
 };

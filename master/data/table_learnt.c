@@ -79,7 +79,7 @@ static clv_code add_entry(const clv_json *j, void *array, size_t *n, size_t elem
   char *old_array;
   memcpy(&old_array, array, sizeof old_array);
   if (*n == max_entries) return clv_json_fail(j, j->at, err, "more than %zu entries", max_entries);
-  /* the capacity is a power of two, so there is room unless *n has reached one */
+  /* the array is full only if *n is 0 or a power of two, because its capacity doubles from 1 on */
   if (*n & (*n - 1)) return ++*n, CLV_OK;
   char *new_array = realloc(old_array, (*n ? 2 * *n : 1) * element_bytes);
   if (!new_array) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -188,7 +188,7 @@ static clv_code read_values(clv_json *j, clv_learnt_column *c, clv_err *err) {
   return read_texts(j, &c->values, &c->n_values, err);
 }
 
-/* Members of a column. It must have all of them, and the last one if it is a date. */
+/* Members of the JSON object of a column. All are required, except that only a date has `parts`. */
 static const char *const keys[] = {"name",      "as",         "scale",  "missing",
                                    "indicator", "fill",       "offset", "divisor",
                                    "quantiles", "fill_value", "values", "parts"};

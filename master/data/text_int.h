@@ -27,15 +27,15 @@ const char *clv_key_list_of_object(const clv_json *object, clv_key_list *ret);
 
 /* ---- tables (csv.c) -------------------------------------------------------------------------- */
 
-enum { CLV_CSV_MAX_COLUMNS = 16384 /* columns */ };
+enum { CLV_CSV_MAX_COLUMNS = 16384 /* most columns of a table */ };
 
-/* CSV of RFC 4180, field by field. Zero-initialise, then set label, text and len. */
+/* Reader of CSV (RFC 4180), field by field. Zero-initialise, then set label, text and len. */
 typedef struct clv_csv {
   const char *label, *text;
   size_t len, at;
   size_t line;      /* number of lines before the current line */
   char separator;   /* character between fields; 0: a comma */
-  bool lacks_quote; /* quotes have no end: they took the rest of the text */
+  bool lacks_quote; /* a quote has no end, so its field took the rest of the text */
 } clv_csv;
 
 /* Fails with "label:line:column: ...", for byte `at` of line `line`. */
@@ -47,7 +47,7 @@ bool clv_csv_has_record(clv_csv *c);
 clv_code clv_csv_read_field(clv_csv *c, clv_bytes *ret, bool *ret_last,
                             clv_err *err) CLV_USE_RESULT;
 
-/* Returns the group number of a name, by which its records are grouped (groups.c). */
+/* Returns the group number of a name; records with the same name are one group (groups.c). */
 int64_t clv_group_number(const char *name, size_t len);
 /* Returns an integer for a time; a later time has a larger integer. */
 int64_t clv_time_number(double time);

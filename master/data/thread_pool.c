@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A thread pool. Each call of clv_thread_pool_run is a job: a function that is run for the numbers
- * 0..n-1, on the pool's threads. A job is on its caller's stack. It is in the list of jobs while it
- * has numbers that no thread has begun.
+ * 0..n-1, on the pool's threads. A job is a variable on its caller's stack. A job is in the pool's
+ * list while it has numbers that no thread has begun.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -15,7 +15,7 @@ typedef struct job {
   clv_thread_pool_fn *run;
   void *arg;
   /* n: the job runs the numbers 0 to n - 1; next_number: first number that no thread has begun;
-   * n_running: how many are running */
+   * n_running: count of numbers that threads are running now */
   size_t n, next_number, n_running;
   clv_code code;
   size_t failed_number;
@@ -38,8 +38,8 @@ struct clv_thread_pool {
   pool_thread *pool_threads;
 };
 
-/* Records the result of number i of a job. It keeps the failure with the smallest number. Numbers
- * begin in order, so every smaller one has begun and will report its own result. */
+/* Records the result of number i of a job. The job keeps the failure with the smallest number.
+ * Numbers begin in order, so every smaller one has begun and will report its own result. */
 static void store_result(job *j, size_t i, clv_code code, const clv_err *err) {
   if (code == CLV_OK || (j->code != CLV_OK && j->failed_number < i)) return;
   j->code = code;

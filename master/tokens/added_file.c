@@ -5,7 +5,7 @@
  */
 #include "master/tokens/tokenizer_file_int.h"
 
-/* An object of the list added_tokens, by its keys. */
+/* Values of an object in the list added_tokens of a tokenizer.json. */
 typedef struct added_token {
   clv_bytes content;
   int64_t id;
@@ -17,7 +17,7 @@ static void added_token_done(added_token *a) { clv_bytes_done(&a->content); }
 #define AT(member) offsetof(added_token, member)
 
 static clv_code read_added_token(clv_token_file *f, clv_err *err) {
-  static const clv_file_key keys[] = {
+  static const clv_json_key_row keys[] = {
       {.name = "id",
        .kind = CLV_KEY_INTEGER,
        .offset = AT(id),
@@ -42,7 +42,8 @@ static clv_code read_added_token(clv_token_file *f, clv_err *err) {
                        (uint32_t)at, flags, err);
 }
 
-/* Sorts a list of added tokens. Refuses a token that appears twice; `what` names its kind. */
+/* Sorts a list of added tokens. Refuses a token that appears twice; `what`: kind of the tokens, for
+ * the error. */
 static clv_code sort_added_tokens(const clv_token_file *f, clv_vocab *v, const char *what,
                                   clv_err *err) {
   clv_vocab_entry duplicates[2];
@@ -51,10 +52,10 @@ static clv_code sort_added_tokens(const clv_token_file *f, clv_vocab *v, const c
                        (int)CLV_MIN(duplicates[1].len, 80u), v->text.data + duplicates[1].offset);
 }
 
-/* Finds an added token whose id in the file is not the one that the library gives it. The library
- * ignores ids in the file: a token of the vocabulary keeps its id in the vocabulary, and each other
- * token gets the next free id, in the order of the file. True: the token *ret_wrong_token has
- * another id than *ret_id_of_library. */
+/* Finds an added token whose id in the file is not the id that Hugging Face's library gives it. The
+ * library ignores ids in the file: a token of the vocabulary keeps its id in the vocabulary, and
+ * each other token gets the next free id, in the order of the file. True: the token
+ * *ret_wrong_token has another id than *ret_id_of_library. */
 static bool find_wrong_id(const clv_tokenizer *t, clv_vocab_entry *ret_wrong_token,
                           int32_t *ret_id_of_library) {
   int32_t max_id = -1;

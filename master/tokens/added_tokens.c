@@ -46,8 +46,9 @@ static bool is_word_char_before(const char *text, size_t at) {
   return is_word_char_at(text + i, at - i);
 }
 
-/* Returns the end of the white space that begins at `end`. Keeps its range in *m: many added tokens
- * may lie in one long range, and each would search it to its end. */
+/* Returns the end of the white space that begins at `end`. Stores the range of white space in *m,
+ * because many added tokens may be in one long range, and each search would read the range to its
+ * end. */
 static size_t find_space_end(const char *text, size_t len, size_t end, clv_added_token_match *m) {
   if (end >= m->space_begin && end < m->space_end) return m->space_end;
   m->space_begin = end;
@@ -62,7 +63,7 @@ bool clv_added_token_find(const clv_vocab *added_tokens, const char *text, size_
     size_t start = i, end = i + e->len, next = end;
     if (e->flags & CLV_ADDED_SINGLE_WORD &&
         (is_word_char_before(text, start) || is_word_char_at(text + end, len - end))) {
-      i = end - 1; /* skips it: no token is searched for that begins within it */
+      i = end - 1; /* skips this token: the search goes on after its end */
       continue;
     }
     if (e->flags & CLV_ADDED_LSTRIP)

@@ -95,7 +95,8 @@ static void add_symbol(clv_encoding *w, int32_t id) {
   w->symbols[at] = (clv_symbol){id, at - 1, at + 1};
 }
 
-/* Adds a symbol for each of the n bytes at `at`. False: a byte has no token, and none is added. */
+/* Adds a symbol for each of the n bytes at `at`. False: one of the bytes has no token, so no symbol
+ * is added. */
 static bool add_byte_symbols(clv_encoding *w, const char *at, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (w->t->byte_tokens[(unsigned char)at[i]] < 0) return false;
@@ -105,8 +106,8 @@ static bool add_byte_symbols(clv_encoding *w, const char *at, size_t n) {
 
 /* Adds a symbol for each character of a piece. The symbol of an unknown character is pending until
  * the next known character, because neighbouring unknown characters may become one token. Symbols
- * of bytes are added before a pending one, as the library does. Unknown characters are dropped if
- * the model has no unknown token. */
+ * of bytes are added before a pending one, as in Hugging Face's library. Unknown characters are
+ * dropped if the model has no unknown token. */
 static void add_character_symbols(clv_encoding *w, const char *piece, size_t len) {
   const clv_tokenizer *t = w->t;
   bool is_unknown_pending = false;

@@ -30,7 +30,8 @@ bool clv_char_is_number(uint32_t c) {
   return k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO;
 }
 
-/* BERT's tables are those of Unicode 8, in which U+166D was punctuation. */
+/* True for punctuation by BERT's tables, which are those of Unicode 8: U+166D was punctuation
+ * there. */
 bool clv_char_is_punctuation(uint32_t c) {
   utf8proc_category_t k = get_category(c);
   if (c == 0x166d) return true;
@@ -45,8 +46,8 @@ bool clv_char_is_control(uint32_t c) {
   return k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
 }
 
-/* BERT's tables are those of Unicode 8, which had the three characters below in other
- * categories. */
+/* True for a mark without a width by BERT's tables, which are those of Unicode 8: the three
+ * characters below had other categories there. */
 bool clv_char_is_mark(uint32_t c) {
   if (c == 0x1885 || c == 0x1886) return false;
   return c == 0x1734 || get_category(c) == UTF8PROC_CATEGORY_MN;

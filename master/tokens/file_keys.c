@@ -21,9 +21,9 @@ size_t clv_token_file_position(clv_token_file *f) {
   return f->j.at;
 }
 
-/* ---- values of keys -------------------------------------------------------------------------- */
+/* ---- reading the values of keys -------------------------------------------------------------- */
 
-/* Keeps the position of a value in *ret, and skips the value. */
+/* Stores the position of a value in *ret, and skips the value. */
 static clv_code store_position(clv_token_file *f, clv_json *ret, clv_err *err) {
   *ret = f->j;
   return clv_json_skip(&f->j, err);
@@ -49,7 +49,8 @@ static clv_code read_real(clv_token_file *f, double *ret, clv_err *err) {
   return clv_json_skip_null(&f->j) ? CLV_OK : clv_json_read_real(&f->j, ret, err);
 }
 
-static clv_code read_choice(clv_token_file *f, const clv_file_key *k, size_t *ret, clv_err *err) {
+static clv_code read_choice(clv_token_file *f, const clv_json_key_row *k, size_t *ret,
+                            clv_err *err) {
   size_t at = clv_token_file_position(f);
   CLV_TRY(clv_json_read_text(&f->j, &f->text, err));
   for (*ret = 0; *ret < k->n_names; ++*ret)
@@ -57,7 +58,7 @@ static clv_code read_choice(clv_token_file *f, const clv_file_key *k, size_t *re
   return clv_json_fail(&f->j, at, err, "%s: '%.80s'", k->error_text, f->text.data);
 }
 
-static clv_code read_value(clv_token_file *f, const clv_file_key *k, void *to, clv_err *err) {
+static clv_code read_value(clv_token_file *f, const clv_json_key_row *k, void *to, clv_err *err) {
   switch (k->kind) {
     case CLV_KEY_POSITION:
       return store_position(f, to, err);
@@ -79,7 +80,7 @@ static clv_code read_value(clv_token_file *f, const clv_file_key *k, void *to, c
   return clv_json_skip(&f->j, err);
 }
 
-/* ---- objects, by the table of their keys ----------------------------------------------------- */
+/* ---- reading objects by the tables of their keys --------------------------------------------- */
 
 /* Refuses the unknown key at byte `at`, unless its value is null. object_name: name of the
  * object. */
@@ -94,7 +95,7 @@ static clv_code refuse_unknown_key(clv_token_file *f, const char *object_name, s
 }
 
 clv_code clv_token_file_read_keys(clv_token_file *f, const char *object_name,
-                                  const clv_file_key *keys, size_t n_keys, void *object,
+                                  const clv_json_key_row *keys, size_t n_keys, void *object,
                                   clv_err *err) {
   const char *names[MAX_OBJECT_KEYS];
   uint32_t seen_keys = 0;
@@ -119,7 +120,7 @@ clv_code clv_token_file_read_keys(clv_token_file *f, const char *object_name,
 }
 
 clv_code clv_token_file_read_keys_at(clv_token_file *f, const clv_json *at, const char *object_name,
-                                     const clv_file_key *keys, size_t n_keys, void *object,
+                                     const clv_json_key_row *keys, size_t n_keys, void *object,
                                      clv_err *err) {
   clv_json saved_position = f->j;
   f->j = *at;

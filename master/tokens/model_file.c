@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads the section `model` of a tokenizer.json: its options, then its vocabulary, then its merges.
- * BPE is byte-level if the pre_tokenizer is, which was read before.
+ * BPE is byte-level if the last step of the pre_tokenizer, which was read before, is ByteLevel.
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 enum { MAX_WORD_CHARS = 1000 }; /* limit of max_input_chars_per_word */
 
-/* Values of the section while it is read; each model has some of the keys. */
+/* Values of the section `model` while it is read. Each model has some of these keys. */
 typedef struct parsed_model_keys {
   clv_json vocab_at, merges_at; /* positions of the values of vocab and merges */
   clv_json unk_id_at;           /* position of the value of unk_id, a key of Unigram */
@@ -65,10 +65,10 @@ static clv_code read_token_ids(clv_token_file *f, clv_err *err) {
   }
 }
 
-/* Appends the digits at `at` to *digits, as long as a uint64_t can hold them; *is_full: it cannot
- * hold more. Adds to *exponent the power of ten by which *digits must be multiplied: 1 for each
- * dropped digit before the point, -1 for each digit after the point that is not dropped. Returns
- * the end of the digits. */
+/* Appends the digits at `at` to *significand, as long as a uint64_t can hold them; *is_full:
+ * *significand cannot hold more. Adds to *exponent the power of ten by which *significand must be
+ * multiplied: 1 for each dropped digit before the point, -1 for each digit after the point that is
+ * not dropped. Returns the end of the digits. */
 static const char *read_digits(const char *at, uint64_t *significand, bool *is_full, int *exponent,
                                bool after_point) {
   for (; *at >= '0' && *at <= '9'; at++) {
@@ -86,9 +86,10 @@ static double power_of_ten(int n) {
   return strtod(text, NULL);
 }
 
-/* Returns the value of a JSON number, rounded as in the library: its digits as one integer,
- * multiplied or divided by a power of ten. This rounds twice, unlike strtod. The same rounding is
- * needed because the last bit of a sum of scores may decide between two paths of Unigram. */
+/* Returns the value of a JSON number, rounded as in Hugging Face's library: its digits as one
+ * integer, multiplied or divided by a power of ten. This rounds twice, unlike strtod. The same
+ * rounding is needed because the last bit of a sum of scores may decide which tokens Unigram
+ * chooses. */
 static double parse_score(const char *at) {
   bool is_negative = *at == '-', is_full = false;
   uint64_t significand = 0;
@@ -279,8 +280,8 @@ static clv_code find_byte_char_tokens(clv_token_file *f, size_t at, clv_err *err
   return CLV_OK;
 }
 
-/* Sets byte_tokens to the tokens <0x00> to <0xFF>, of which byte_fallback makes unknown characters;
- * -1 for a byte without such a token. */
+/* Sets byte_tokens to the tokens <0x00> to <0xFF>, which byte_fallback uses for the bytes of an
+ * unknown character; -1 for a byte without such a token. */
 static void find_fallback_byte_tokens(clv_tokenizer *t) {
   for (unsigned b = 0; b < 256; b++) {
     char name[8];
@@ -359,7 +360,7 @@ static clv_code finish_unigram(clv_token_file *f, const parsed_model_keys *r, si
 
 #define AT(member) offsetof(parsed_model_keys, member)
 
-static const clv_file_key bpe_keys[] = {
+static const clv_json_key_row bpe_keys[] = {
     {.name = "type"},
     {.name = "dropout", .kind = CLV_KEY_REAL, .offset = AT(dropout), .is_optional = true},
     {.name = "unk_token", .kind = CLV_KEY_BYTES, .offset = AT(unknown), .is_optional = true},
@@ -382,7 +383,7 @@ static const clv_file_key bpe_keys[] = {
      .is_optional = true},
     {.name = "vocab", .kind = CLV_KEY_POSITION, .offset = AT(vocab_at)},
     {.name = "merges", .kind = CLV_KEY_POSITION, .offset = AT(merges_at)}};
-static const clv_file_key wordpiece_keys[] = {
+static const clv_json_key_row wordpiece_keys[] = {
     {.name = "type"},
     {.name = "unk_token", .kind = CLV_KEY_BYTES, .offset = AT(unknown)},
     {.name = "continuing_subword_prefix", .kind = CLV_KEY_BYTES, .offset = AT(prefix)},
@@ -391,7 +392,7 @@ static const clv_file_key wordpiece_keys[] = {
      .offset = AT(max_word_chars),
      .max_integer = MAX_WORD_CHARS},
     {.name = "vocab", .kind = CLV_KEY_POSITION, .offset = AT(vocab_at)}};
-static const clv_file_key unigram_keys[] = {
+static const clv_json_key_row unigram_keys[] = {
     {.name = "type"},
     {.name = "unk_id", .kind = CLV_KEY_POSITION, .offset = AT(unk_id_at)},
     {.name = "byte_fallback",
@@ -403,9 +404,9 @@ static const clv_file_key unigram_keys[] = {
 #define KEY_LIST(list) list, CLV_COUNT(list)
 static const struct {
   const char *name;
-  const clv_file_key *keys; /* [n_keys] read into a `parsed_model_keys` */
+  const clv_json_key_row *keys; /* [n_keys] read into a `parsed_model_keys` */
   size_t n_keys;
-  /* called after the keys are read, to read vocabulary and merges; at: byte of the section */
+  /* reads vocabulary and merges, after the keys are read; at: byte where the section begins */
   clv_code (*finish)(clv_token_file *f, const parsed_model_keys *r, size_t at, clv_err *err);
 } models[] = {
     [CLV_TOKEN_MODEL_BPE] = {"BPE", KEY_LIST(bpe_keys), finish_bpe},

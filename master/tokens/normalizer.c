@@ -8,7 +8,7 @@
 
 #include "master/tokens/tokenizer_file_int.h"
 
-/* ---- steps of one character ------------------------------------------------------------------ */
+/* ---- steps that treat each character by itself ----------------------------------------------- */
 
 static bool is_removed_by_cleaning(uint32_t c) {
   return c == 0 || c == 0xfffd || clv_char_is_control(c);
@@ -233,7 +233,7 @@ static clv_code replace_matches(const clv_token_step *s, clv_codepoints *p, clv_
 /* ---- Precompiled, which replaces texts by a table -------------------------------------------- */
 
 /* Appends the text that replaces the n code points at `at`, if the table has a key with which they
- * begin. *ret_is_mapped: it has one. `key`: scratch memory. */
+ * begin. *ret_is_mapped: the table has such a key. `key`: scratch memory. */
 static clv_code map_cluster(const clv_charsmap *m, const int32_t *at, size_t n, clv_bytes *key,
                             clv_codepoints *out, bool *ret_is_mapped, clv_err *err) {
   *ret_is_mapped = false;
@@ -257,9 +257,9 @@ static size_t find_cluster_end(const clv_codepoints *p, size_t from, int32_t *st
   return at;
 }
 
-/* Applies Precompiled as the library does. A grapheme cluster of at most 5 bytes that begins with a
- * key of the table is replaced completely by the text of its shortest key. In any other cluster
- * each character is replaced by its own text, if there is one. */
+/* Applies Precompiled as Hugging Face's library does. A grapheme cluster of at most 5 bytes that
+ * begins with a key of the table is replaced completely by the text of its shortest key. In any
+ * other cluster each character is replaced by its own text, if there is one. */
 static clv_code apply_charsmap(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
   CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.max_n = p->max_n};
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
@@ -285,8 +285,8 @@ clv_code clv_tokenizer_normalize(const clv_tokenizer *t, clv_codepoints *p, clv_
 
 /* ---- reading the section `normalizer` -------------------------------------------------------- */
 
-/* A step while it is read, and the position of a value that a row of the key table cannot describe:
- * that of strip_accents, pattern or precompiled_charsmap. */
+/* A step while it is read. at: position of the value that a row of the key table cannot describe:
+ * strip_accents, pattern or precompiled_charsmap. */
 typedef struct step_reader {
   clv_token_step step;
   clv_json at;
@@ -352,7 +352,7 @@ static clv_code finish_bert(clv_token_file *f, step_reader *r, clv_err *err) {
 static clv_code finish_replace(clv_token_file *f, step_reader *r, clv_err *err) {
   const char *names[CLV_COUNT(matchers)];
   for (size_t i = 0; i < CLV_COUNT(matchers); i++) names[i] = matchers[i].pattern;
-  const clv_file_key keys[] = {
+  const clv_json_key_row keys[] = {
       {.name = "String",
        .kind = CLV_KEY_CODEPOINTS,
        .offset = STEP_OFFSET(from),
@@ -375,8 +375,8 @@ static clv_code finish_prepend(clv_token_file *f, step_reader *r, clv_err *err) 
   return r->step.to.n ? CLV_OK : clv_json_fail(&f->j, f->j.at, err, "a Prepend has an empty text");
 }
 
-static const clv_file_key type_only_keys[] = {{.name = "type"}};
-static const clv_file_key bert_keys[] = {
+static const clv_json_key_row type_only_keys[] = {{.name = "type"}};
+static const clv_json_key_row bert_keys[] = {
     {.name = "type"},
     {.name = "clean_text", .kind = CLV_KEY_FLAG, .offset = STEP_OFFSET(flags[BERT_CLEANS])},
     {.name = "handle_chinese_chars",
@@ -384,26 +384,26 @@ static const clv_file_key bert_keys[] = {
      .offset = STEP_OFFSET(flags[BERT_SPACES_CJK])},
     {.name = "strip_accents", .kind = CLV_KEY_POSITION, .offset = AT},
     {.name = "lowercase", .kind = CLV_KEY_FLAG, .offset = STEP_OFFSET(flags[BERT_LOWERS])}};
-static const clv_file_key strip_keys[] = {
+static const clv_json_key_row strip_keys[] = {
     {.name = "type"},
     {.name = "strip_left", .kind = CLV_KEY_FLAG, .offset = STEP_OFFSET(flags[STRIPS_LEFT])},
     {.name = "strip_right", .kind = CLV_KEY_FLAG, .offset = STEP_OFFSET(flags[STRIPS_RIGHT])}};
-static const clv_file_key replace_keys[] = {
+static const clv_json_key_row replace_keys[] = {
     {.name = "type"},
     {.name = "pattern", .kind = CLV_KEY_POSITION, .offset = AT},
     {.name = "content", .kind = CLV_KEY_CODEPOINTS, .offset = STEP_OFFSET(to)}};
-static const clv_file_key prepend_keys[] = {
+static const clv_json_key_row prepend_keys[] = {
     {.name = "type"}, {.name = "prepend", .kind = CLV_KEY_CODEPOINTS, .offset = STEP_OFFSET(to)}};
-static const clv_file_key charsmap_keys[] = {
+static const clv_json_key_row charsmap_keys[] = {
     {.name = "type"}, {.name = "precompiled_charsmap", .kind = CLV_KEY_POSITION, .offset = AT}};
 
 #define KEY_LIST(list) .keys = list, .n_keys = CLV_COUNT(list)
 static const struct {
   const char *name;
   clv_normalize_fn normalize;
-  const clv_file_key *keys; /* [n_keys] read into a `step_reader` */
+  const clv_json_key_row *keys; /* [n_keys] read into a `step_reader` */
   size_t n_keys;
-  /* called after the keys are read; NULL: nothing more to read */
+  /* completes the step after the keys are read; NULL: nothing to complete */
   clv_code (*finish)(clv_token_file *f, step_reader *r, clv_err *err);
 } step_types[] = {{"BertNormalizer", apply_bert, KEY_LIST(bert_keys), finish_bert},
                   {"NFC", apply_nfc, KEY_LIST(type_only_keys), NULL},
@@ -444,10 +444,10 @@ static clv_code read_step(clv_token_file *f, size_t at, clv_err *err) {
   return code;
 }
 
-/* Appends the steps of the section. Calls itself for each step of a Sequence, so a Sequence within
- * a Sequence adds its steps in order. */
+/* Appends the steps of the section `normalizer`. Calls itself for each step of a Sequence, so a
+ * Sequence within a Sequence adds its steps in order. */
 clv_code clv_read_normalizer(clv_token_file *f, clv_err *err) {
-  static const clv_file_key keys[] = {
+  static const clv_json_key_row keys[] = {
       {.name = "type"}, {.name = "normalizers", .kind = CLV_KEY_POSITION, .offset = 0}};
   clv_json steps = {0};
   bool has_more = true;

@@ -13,16 +13,18 @@ enum { MAX_TRUNCATION_TOKENS = 1 << 30 };
 /* A post-processor while it is read. */
 typedef struct parsed_processor {
   clv_bytes before, after; /* names of the special tokens of a template; empty: none */
-  clv_bytes id;            /* id of the template's element that is read: a token, or the text A */
-  int64_t type;            /* type_id of this element */
-  /* n_texts: texts of a template read so far; n_tokens: special tokens read so far, after the text
-   * only those that follow it */
+  /* id of the template's element that was read last: a special token, or A for the text */
+  clv_bytes id;
+  int64_t type; /* type_id of this element */
+  /* n_texts: number of texts of a template read so far; n_tokens: number of special tokens read
+   * since the text, or, before the text, since the beginning */
   int n_texts, n_tokens;
   /* positions of the values of special_tokens, single, sep, cls, processors */
   clv_json specials_at, single_at, sep_at, cls_at, processors_at;
 } parsed_processor;
 
-/* An element of a template's list `single`: the position of its special token or of its text. */
+/* An element of a template's list `single`: position of its special token, or of its text. The text
+ * of the other position is NULL. */
 typedef struct template_part {
   clv_json special_at, text_at;
 } template_part;
@@ -33,11 +35,11 @@ static void parsed_processor_done(parsed_processor *p) {
   clv_bytes_done(&p->id);
 }
 
-/* ---- templates ------------------------------------------------------------------------------- */
+/* ---- reading templates of post-processors ---------------------------------------------------- */
 
 #define AT(member) offsetof(parsed_processor, member)
 
-static const clv_file_key part_keys[] = {
+static const clv_json_key_row part_keys[] = {
     {.name = "id", .kind = CLV_KEY_BYTES, .offset = AT(id)},
     {.name = "type_id", .kind = CLV_KEY_INTEGER, .offset = AT(type), .max_integer = UINT32_MAX}};
 
@@ -74,15 +76,17 @@ static clv_code read_text_part(clv_token_file *f, parsed_processor *p, const clv
                        p->id.len ? p->id.data : "");
 }
 
+/* Reads the list `single` of a template: the text A, which it must have once, and at most one
+ * special token before the text and one after it. */
 static clv_code read_single_template(clv_token_file *f, parsed_processor *p, clv_err *err) {
-  static const clv_file_key keys[] = {{.name = "SpecialToken",
-                                       .kind = CLV_KEY_POSITION,
-                                       .offset = offsetof(template_part, special_at),
-                                       .is_optional = true},
-                                      {.name = "Sequence",
-                                       .kind = CLV_KEY_POSITION,
-                                       .offset = offsetof(template_part, text_at),
-                                       .is_optional = true}};
+  static const clv_json_key_row keys[] = {{.name = "SpecialToken",
+                                           .kind = CLV_KEY_POSITION,
+                                           .offset = offsetof(template_part, special_at),
+                                           .is_optional = true},
+                                          {.name = "Sequence",
+                                           .kind = CLV_KEY_POSITION,
+                                           .offset = offsetof(template_part, text_at),
+                                           .is_optional = true}};
   bool has_more = true;
   f->j = p->single_at;
   size_t at = clv_token_file_position(f);
@@ -144,7 +148,7 @@ static clv_code find_special_token(clv_json j, const clv_bytes *name, int32_t *r
   return clv_json_fail(&j, at, err, "special_tokens has no '%.80s'", name->data);
 }
 
-/* ---- processors ------------------------------------------------------------------------------ */
+/* ---- reading post-processors ----------------------------------------------------------------- */
 
 /* Reads a token and its id, such as ["</s>", 2], and returns the id. */
 static clv_code read_token_and_id(clv_token_file *f, const clv_json *at, int64_t *ret,
@@ -203,24 +207,25 @@ static clv_code finish_sequence(clv_token_file *f, parsed_processor *p, size_t a
 
 /* Keys of the processors. Rows without a kind skip the value: `type` is read before, `pair` is for
  * pairs of texts, and the others change only offsets, which records do not have. */
-static const clv_file_key sequence_keys[] = {
+static const clv_json_key_row sequence_keys[] = {
     {.name = "type"},
     {.name = "processors", .kind = CLV_KEY_POSITION, .offset = AT(processors_at)}};
-static const clv_file_key byte_level_keys[] = {{.name = "type"},
-                                               {.name = "add_prefix_space", .is_optional = true},
-                                               {.name = "trim_offsets", .is_optional = true},
-                                               {.name = "use_regex", .is_optional = true}};
-static const clv_file_key bert_keys[] = {
+static const clv_json_key_row byte_level_keys[] = {
+    {.name = "type"},
+    {.name = "add_prefix_space", .is_optional = true},
+    {.name = "trim_offsets", .is_optional = true},
+    {.name = "use_regex", .is_optional = true}};
+static const clv_json_key_row bert_keys[] = {
     {.name = "type"},
     {.name = "sep", .kind = CLV_KEY_POSITION, .offset = AT(sep_at)},
     {.name = "cls", .kind = CLV_KEY_POSITION, .offset = AT(cls_at)}};
-static const clv_file_key roberta_keys[] = {
+static const clv_json_key_row roberta_keys[] = {
     {.name = "type"},
     {.name = "sep", .kind = CLV_KEY_POSITION, .offset = AT(sep_at)},
     {.name = "cls", .kind = CLV_KEY_POSITION, .offset = AT(cls_at)},
     {.name = "trim_offsets", .is_optional = true},
     {.name = "add_prefix_space", .is_optional = true}};
-static const clv_file_key template_keys[] = {
+static const clv_json_key_row template_keys[] = {
     {.name = "type"},
     {.name = "single", .kind = CLV_KEY_POSITION, .offset = AT(single_at)},
     {.name = "pair", .is_optional = true},
@@ -229,9 +234,10 @@ static const clv_file_key template_keys[] = {
 #define KEY_LIST(list) list, CLV_COUNT(list)
 static const struct {
   const char *name;
-  const clv_file_key *keys; /* [n_keys] read into a `parsed_processor` */
+  const clv_json_key_row *keys; /* [n_keys] read into a `parsed_processor` */
   size_t n_keys;
-  /* called after the keys are read; at: byte of the section; NULL: nothing more to read */
+  /* completes the processor after the keys are read; at: byte where its section begins; NULL:
+   * nothing to complete */
   clv_code (*finish)(clv_token_file *f, parsed_processor *p, size_t at, clv_err *err);
 } processor_types[] = {{"ByteLevel", KEY_LIST(byte_level_keys), NULL},
                        {"RobertaProcessing", KEY_LIST(roberta_keys), finish_pair},
@@ -259,7 +265,7 @@ clv_code clv_read_post_processor(clv_token_file *f, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- truncation and padding ------------------------------------------------------------------ */
+/* ---- reading the sections `truncation` and `padding` ----------------------------------------- */
 
 /* Values of the sections truncation and padding. */
 typedef struct length_limits {
@@ -271,8 +277,8 @@ static void length_limits_done(length_limits *l) { clv_bytes_done(&l->direction)
 
 #define LIMIT_OFFSET(member) offsetof(length_limits, member)
 
-/* Refuses a direction other than Right. what: name of the section; participle: what is done to a
- * text, for the error. */
+/* Refuses a direction other than Right. For the error: `what` names the section, and `participle`
+ * is "cut" or "filled". */
 static clv_code check_direction(clv_token_file *f, const length_limits *l, size_t at,
                                 const char *what, const char *participle, clv_err *err) {
   const char *direction = l->direction.len ? l->direction.data : "Right";
@@ -281,18 +287,18 @@ static clv_code check_direction(clv_token_file *f, const length_limits *l, size_
                        what, direction, participle);
 }
 
-/* Skips strategy and stride, because a text becomes one row. */
+/* Skips the keys strategy and stride, because each text becomes one row. */
 clv_code clv_read_truncation(clv_token_file *f, clv_err *err) {
-  static const clv_file_key keys[] = {{.name = "direction",
-                                       .kind = CLV_KEY_BYTES,
-                                       .offset = LIMIT_OFFSET(direction),
-                                       .is_optional = true},
-                                      {.name = "max_length",
-                                       .kind = CLV_KEY_INTEGER,
-                                       .offset = LIMIT_OFFSET(max_tokens),
-                                       .max_integer = MAX_TRUNCATION_TOKENS},
-                                      {.name = "strategy", .is_optional = true},
-                                      {.name = "stride", .is_optional = true}};
+  static const clv_json_key_row keys[] = {{.name = "direction",
+                                           .kind = CLV_KEY_BYTES,
+                                           .offset = LIMIT_OFFSET(direction),
+                                           .is_optional = true},
+                                          {.name = "max_length",
+                                           .kind = CLV_KEY_INTEGER,
+                                           .offset = LIMIT_OFFSET(max_tokens),
+                                           .max_integer = MAX_TRUNCATION_TOKENS},
+                                          {.name = "strategy", .is_optional = true},
+                                          {.name = "stride", .is_optional = true}};
   CLV_AUTO(length_limits_done) length_limits l = {0};
   size_t at = clv_token_file_position(f);
   if (clv_json_skip_null(&f->j)) return CLV_OK;
@@ -303,9 +309,9 @@ clv_code clv_read_truncation(clv_token_file *f, clv_err *err) {
   return clv_json_fail(&f->j, at, err, "truncation.max_length is 0: set truncation to null");
 }
 
-/* Skips the lengths of padding, because the dataset decides the width of rows. */
+/* Skips the keys for the length of padding, because the dataset decides the width of rows. */
 clv_code clv_read_padding(clv_token_file *f, clv_err *err) {
-  static const clv_file_key keys[] = {
+  static const clv_json_key_row keys[] = {
       {.name = "direction", .kind = CLV_KEY_BYTES, .offset = LIMIT_OFFSET(direction)},
       {.name = "pad_id",
        .kind = CLV_KEY_INTEGER,

@@ -34,7 +34,7 @@ typedef bool (*find_match_fn)(const clv_token_step *s, clv_token_piece piece, si
                               size_t *ret_begin, size_t *ret_end);
 
 /* Bytes begin..end - 1 of a piece that are not yet passed on, because the part after them may be
- * merged with them. is_match: the last part merged into them is a match. */
+ * merged with them. is_match: the part that was merged into them last is a match. */
 typedef struct pending_part {
   size_t begin, end;
   bool is_match;
@@ -185,11 +185,12 @@ static clv_code cut_at_class_changes(const clv_token_step *s, clv_encoding *e, s
   return CLV_OK;
 }
 
-/* prepend_scheme of Metaspace. FIRST: the replacement is put only before the first piece. */
+/* prepend_scheme of Metaspace. PREPEND_FIRST: the replacement of spaces is put before the first
+ * piece only. */
 enum { PREPEND_ALWAYS, PREPEND_NEVER, PREPEND_FIRST };
 
-/* Appends a piece to *ret with its spaces replaced by s->bytes, and s->bytes before it if the
- * scheme s->choice says so and the piece does not begin with it. */
+/* Appends a piece to *ret with s->bytes in place of each space. Puts s->bytes before the piece if
+ * the scheme s->choice says so, unless the piece begins with a space or with s->bytes. */
 static clv_code put_metaspaces(const clv_token_step *s, clv_token_piece piece, clv_bytes *ret,
                                clv_err *err) {
   bool begins_with_replacement =
@@ -248,8 +249,8 @@ static const char qwen2_pattern[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-/* A step while it is read, and the position of a value that a row of the key table cannot describe:
- * that of pattern, or in finish_split that of String. */
+/* A step while it is read. at: position of the value that a row of the key table cannot describe:
+ * pattern, or in finish_split the String in it. */
 typedef struct step_reader {
   clv_token_step step;
   clv_json at;
@@ -277,7 +278,7 @@ static clv_code finish_split(clv_token_file *f, step_reader *r, clv_err *err) {
   static const clv_token_pattern pattern_ids[] = {CLV_TOKEN_PATTERN_GPT2, CLV_TOKEN_PATTERN_GPT2,
                                                   CLV_TOKEN_PATTERN_LLAMA3, CLV_TOKEN_PATTERN_QWEN2,
                                                   CLV_TOKEN_PATTERN_GPT2};
-  static const clv_file_key keys[] = {
+  static const clv_json_key_row keys[] = {
       {.name = "String", .kind = CLV_KEY_POSITION, .offset = AT, .is_optional = true},
       {.name = "Regex",
        .kind = CLV_KEY_CHOICE,
@@ -299,8 +300,8 @@ static clv_code finish_split(clv_token_file *f, step_reader *r, clv_err *err) {
   return check_text(f, &r->step.bytes, err);
 }
 
-/* Checks a Metaspace. Files of former versions of the library have add_prefix_space instead of
- * prepend_scheme. */
+/* Checks a Metaspace. Files of former versions of Hugging Face's library have add_prefix_space
+ * instead of prepend_scheme. */
 static clv_code finish_metaspace(clv_token_file *f, step_reader *r, clv_err *err) {
   CLV_TRY(check_character(f, &r->step.bytes, err));
   if (r->step.choice == PREPEND_FIRST && !clv_normalizer_keeps_offsets(f->t))
@@ -339,8 +340,8 @@ static const char *const prepend_scheme_names[] = {
     .names = behavior_names, .n_names = CLV_COUNT(behavior_names),             \
     .error_text = "this behavior is not known"                                 \
   }
-static const clv_file_key type_only_keys[] = {{.name = "type"}};
-static const clv_file_key byte_level_keys[] = {
+static const clv_json_key_row type_only_keys[] = {{.name = "type"}};
+static const clv_json_key_row byte_level_keys[] = {
     {.name = "type"},
     {.name = "add_prefix_space",
      .kind = CLV_KEY_FLAG,
@@ -350,12 +351,12 @@ static const clv_file_key byte_level_keys[] = {
      .offset = STEP_OFFSET(flags[FLAG_CUTS]),
      .is_optional = true},
     {.name = "trim_offsets", .is_optional = true}}; /* skipped, because tokens have no offsets */
-static const clv_file_key split_keys[] = {
+static const clv_json_key_row split_keys[] = {
     {.name = "type"},
     {.name = "pattern", .kind = CLV_KEY_POSITION, .offset = AT},
     BEHAVIOR_KEY,
     {.name = "invert", .kind = CLV_KEY_FLAG, .offset = STEP_OFFSET(flags[FLAG_INVERTS])}};
-static const clv_file_key metaspace_keys[] = {
+static const clv_json_key_row metaspace_keys[] = {
     {.name = "type"},
     {.name = "replacement", .kind = CLV_KEY_BYTES, .offset = STEP_OFFSET(bytes)},
     {.name = "prepend_scheme",
@@ -369,26 +370,26 @@ static const clv_file_key metaspace_keys[] = {
      .kind = CLV_KEY_FLAG,
      .offset = STEP_OFFSET(flags[FLAG_PREPENDS_SPACE]),
      .is_optional = true},
-    /* skipped: a copy of `replacement` in files of former versions of the library */
+    /* skipped: a copy of `replacement` in files of former versions of Hugging Face's library */
     {.name = "str_rep", .is_optional = true},
     {.name = "split",
      .kind = CLV_KEY_FLAG,
      .offset = STEP_OFFSET(flags[FLAG_CUTS]),
      .is_optional = true}};
-static const clv_file_key digits_keys[] = {
+static const clv_json_key_row digits_keys[] = {
     {.name = "type"},
     {.name = "individual_digits", .kind = CLV_KEY_FLAG, .offset = STEP_OFFSET(flags[FLAG_CUTS])}};
-static const clv_file_key punctuation_keys[] = {{.name = "type"}, BEHAVIOR_KEY};
-static const clv_file_key delimiter_keys[] = {
+static const clv_json_key_row punctuation_keys[] = {{.name = "type"}, BEHAVIOR_KEY};
+static const clv_json_key_row delimiter_keys[] = {
     {.name = "type"}, {.name = "delimiter", .kind = CLV_KEY_BYTES, .offset = STEP_OFFSET(bytes)}};
 
 #define KEY_LIST(list) .keys = list, .n_keys = CLV_COUNT(list)
 static const struct {
   const char *name;
   clv_cut_piece_fn cut;
-  const clv_file_key *keys; /* [n_keys] read into a `step_reader` */
+  const clv_json_key_row *keys; /* [n_keys] read into a `step_reader` */
   size_t n_keys;
-  /* called after the keys are read; NULL: nothing more to read */
+  /* completes the step after the keys are read; NULL: nothing to complete */
   clv_code (*finish)(clv_token_file *f, step_reader *r, clv_err *err);
   /* defaults of the members of clv_token_step, for keys that the file lacks */
   size_t choice;
@@ -448,10 +449,10 @@ static clv_code read_step(clv_token_file *f, size_t at, clv_err *err) {
   return code;
 }
 
-/* Appends the steps of the section. Calls itself for each step of a Sequence, so a Sequence within
- * a Sequence adds its steps in order. */
+/* Appends the steps of the section `pre_tokenizer`. Calls itself for each step of a Sequence, so a
+ * Sequence within a Sequence adds its steps in order. */
 clv_code clv_read_pre_tokenizer(clv_token_file *f, clv_err *err) {
-  static const clv_file_key keys[] = {
+  static const clv_json_key_row keys[] = {
       {.name = "type"}, {.name = "pretokenizers", .kind = CLV_KEY_POSITION, .offset = 0}};
   clv_json steps = {0};
   bool has_more = true;

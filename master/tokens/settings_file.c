@@ -16,28 +16,28 @@ enum { MAX_FILE_BYTES = 16 << 20 };
 
 #define SAVE_AGAIN_ADVICE "save both files again by save_pretrained of transformers"
 
-/* A file that is being read, and the tokenizer that it has to fit. */
+/* A settings file that is being read, and the tokenizer that the settings must fit. */
 typedef struct settings_reader {
   clv_json j;
   const clv_tokenizer *t;
   const clv_tokenizer_options *options;
   const char *key; /* the key whose value is being read */
-  size_t at;       /* where the key begins */
+  size_t at;       /* byte where the key begins */
 } settings_reader;
 
 typedef struct setting_row {
-  /* names, with a blank between two; "*_token": all keys that end so and have no row of their
-   * own */
+  /* names of keys, with a blank between two; "*_token": all keys that end so and have no row of
+   * their own */
   const char *keys;
   clv_code (*read)(settings_reader *s, const struct setting_row *row, clv_err *err);
-  const char *reason; /* why the value is skipped, refused or compared */
+  const char *reason; /* why the value is skipped, or refused if the check fails */
 } setting_row;
 
 static clv_code fail_at_key(settings_reader *s, clv_err *err, const char *what) {
   return clv_json_fail(&s->j, s->at, err, "%s %s", s->key, what);
 }
 
-/* ---- comparing special tokens ---------------------------------------------------------------- */
+/* ---- comparing special tokens with the tokenizer.json ---------------------------------------- */
 
 static clv_code check_is_added(settings_reader *s, const clv_bytes *token, clv_err *err) {
   if (token->len && clv_vocab_find(&s->t->added_tokens, token->data, token->len)) return CLV_OK;
@@ -47,10 +47,10 @@ static clv_code check_is_added(settings_reader *s, const clv_bytes *token, clv_e
                        s->key, token->len ? token->data : "");
 }
 
-/* Token of added_tokens_decoder, or of another key as an object. */
+/* A token that is a JSON object, in added_tokens_decoder or as the value of another key. */
 typedef struct token_object {
   clv_bytes content;
-  /* sets of CLV_ADDED_... bits: those that the object says, those it sets */
+  /* sets of CLV_ADDED_... bits: flags for which the object has a key, and flags that are true */
   uint8_t given_flags, flags;
 } token_object;
 
@@ -98,8 +98,8 @@ static clv_code compare_token(settings_reader *s, const setting_row *row, clv_er
   return read_token_name(s, err);
 }
 
-/* Compares tokens with the added tokens. The value is null, a list of tokens or an object of them
- * by name. */
+/* Compares tokens with the added tokens. The value is null, a list of tokens, or an object with a
+ * token for each name. */
 static clv_code compare_tokens(settings_reader *s, const setting_row *row, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
   clv_json_kind kind;
@@ -148,7 +148,7 @@ static clv_code compare_decoder(settings_reader *s, const setting_row *row, clv_
   }
 }
 
-/* ---- comparing steps of normalizer and pre_tokenizer ----------------------------------------- */
+/* ---- comparing settings with the normalizer and the pre_tokenizer ---------------------------- */
 
 static clv_code compare_flag(settings_reader *s, bool has_step, bool expected,
                              const setting_row *row, clv_err *err) {
@@ -172,15 +172,16 @@ static clv_code compare_cjk(settings_reader *s, const setting_row *row, clv_err 
   return compare_flag(s, has_step, has_step && bert_flags.spaces_cjk, row, err);
 }
 
-/* null strips accents with the case alone, as it does in a normalizer. */
+/* Accepts null, which has the same meaning here and in a BertNormalizer: strip accents if and only
+ * if text is converted to lower case. */
 static clv_code compare_accents(settings_reader *s, const setting_row *row, clv_err *err) {
   clv_bert_options bert_flags;
   bool has_step = clv_normalizer_find_bert(s->t, &bert_flags);
   return compare_flag(s, has_step, has_step && bert_flags.strips_accents, row, err);
 }
 
-/* Classes of Unigram tokenizers, such as XLM-R's, take null for false, all others for the
- * default. */
+/* Refuses null for a Unigram model that puts a space before a text, because transformers' Unigram
+ * tokenizers, such as XLM-R's, take null for false. All others take null for the default. */
 static clv_code compare_prefix_space(settings_reader *s, const setting_row *row, clv_err *err) {
   int prefix_space = clv_pre_tokenizer_prefix_space(s->t);
   bool is_null = clv_json_skip_null(&s->j);
@@ -192,7 +193,7 @@ static clv_code compare_prefix_space(settings_reader *s, const setting_row *row,
   return compare_flag(s, true, prefix_space > 0, row, err);
 }
 
-/* ---- comparing other values ------------------------------------------------------------------ */
+/* ---- checking settings without the tokenizer.json -------------------------------------------- */
 
 static clv_code require_false_value(settings_reader *s, const setting_row *row, clv_err *err) {
   bool found;
@@ -261,7 +262,8 @@ static bool has_key(const setting_row *row, const char *key, size_t len) {
   return false;
 }
 
-/* Rows of keys by name count before the one of endings, wherever they are in the table. */
+/* Finds the row of a key. A row that names the key takes precedence over the row "*_token",
+ * wherever they are in the table. */
 static const setting_row *find_setting_row(const char *key, size_t len) {
   const setting_row *found = NULL;
   for (size_t i = 0; i < CLV_COUNT(setting_rows); i++)

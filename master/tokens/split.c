@@ -10,7 +10,7 @@
  */
 #include "master/tokens/tokens_int.h"
 
-/* A text that is searched. */
+/* A text in which pieces are searched. */
 typedef struct clv_split_text {
   const char *text;
   size_t len;
@@ -64,7 +64,7 @@ static size_t find_contraction_end(const clv_split_text *c, size_t from, bool ig
   return 0;
 }
 
-/* Matches \s+(?!\S), else \s+: the last space belongs to the next piece. */
+/* Matches \s+(?!\S), else \s+. So the last space before a word belongs to the piece of the word. */
 static size_t find_spaces_end(const clv_split_text *c, size_t from) {
   size_t end = find_run_end(c, from, clv_char_is_space, SIZE_MAX), last_start = from;
   for (size_t next = from; next < end;) {

@@ -25,7 +25,7 @@ static clv_code encode_between_added(clv_encoding *e, const clv_vocab *added_tok
     clv_token_piece piece_before = {text + prev_end, token_match.start - prev_end,
                                     piece.is_first && !prev_end};
     if (token_match.start > prev_end) CLV_TRY(encode_text(e, piece_before, err));
-    /* the library drops a token whose text another one has taken as white space */
+    /* Hugging Face's library drops a token whose text another token has stripped as white space */
     if (token_match.end > token_match.start) CLV_TRY(clv_ids_add(e->out, token_match.id, err));
   }
   clv_token_piece last_piece = {text + prev_end, len - prev_end, piece.is_first && !prev_end};

@@ -7,8 +7,8 @@
  */
 #include "master/tokens/tokenizer_file_int.h"
 
-/* Positions of the sections in the file; text is NULL if the file lacks one. version: 0, the index
- * in `versions`. */
+/* Positions of the sections in the file; a section that the file lacks has a position whose text is
+ * NULL. version: index of the file's version in `versions`. */
 typedef struct section_positions {
   clv_json normalizer, pre_tokenizer, model, added_tokens, post_processor, truncation, padding;
   size_t version;
@@ -17,7 +17,7 @@ typedef struct section_positions {
 #define AT(member) offsetof(section_positions, member)
 
 static const char *const versions[] = {"1.0"};
-static const clv_file_key keys[] = {
+static const clv_json_key_row keys[] = {
     {.name = "version",
      .kind = CLV_KEY_CHOICE,
      .offset = AT(version),

@@ -2,7 +2,7 @@
  *
  * Types and functions that the readers of the sections of a tokenizer.json share. Each object is
  * read by a table of its keys (file_keys.c). A value that a row of the table cannot describe is
- * skipped, and its position is kept (CLV_KEY_POSITION). The reader of the section reads it later
+ * skipped, and its position is stored (CLV_KEY_POSITION). The reader of the section reads it later
  * from there, so the order of the keys in the file does not matter.
  */
 #ifndef CLEAVE_TOKENIZER_FILE_INT_H
@@ -18,40 +18,40 @@ typedef struct clv_token_file {
 } clv_token_file;
 
 /* How the value of a key is read, and the type of what receives it. */
-typedef enum clv_file_key_kind {
-  CLV_KEY_SKIP, /* none: any value is skipped; a comment in the table says why */
+typedef enum clv_json_key_kind {
+  CLV_KEY_SKIP, /* no receiver: any value is skipped; a comment in the table says why */
   /* clv_json: position of the value, which is skipped; its text is NULL if there is no such key */
   CLV_KEY_POSITION,
   CLV_KEY_FLAG,       /* bool */
   CLV_KEY_BYTES,      /* clv_bytes: a text; null is the empty text */
   CLV_KEY_CODEPOINTS, /* clv_codepoints: a text of at most CLV_TOKEN_MAX_STEP_BYTES */
-  CLV_KEY_INTEGER,    /* int64_t: 0 to clv_file_key.max_integer */
+  CLV_KEY_INTEGER,    /* int64_t: 0 to clv_json_key_row.max_integer */
   CLV_KEY_REAL,       /* double; null is 0 */
-  CLV_KEY_CHOICE      /* size_t: index of a text among clv_file_key.names */
-} clv_file_key_kind;
+  CLV_KEY_CHOICE      /* size_t: index of a text among clv_json_key_row.names */
+} clv_json_key_kind;
 
-/* A row of the table of an object: one of its keys. */
-typedef struct clv_file_key {
+/* A row in the table of the keys of a JSON object: describes one key. */
+typedef struct clv_json_key_row {
   const char *name;
-  clv_file_key_kind kind;
-  size_t offset;    /* byte offset in the struct that receives the object, of the value's member */
-  bool is_optional; /* the library also reads files without this key */
-  int64_t max_integer;      /* of CLV_KEY_INTEGER */
-  const char *const *names; /* [n_names] of CLV_KEY_CHOICE: its texts */
+  clv_json_key_kind kind;
+  size_t offset;    /* byte offset of the value's member in the struct that receives the object */
+  bool is_optional; /* a file may lack this key */
+  int64_t max_integer;      /* CLV_KEY_INTEGER: largest valid value */
+  const char *const *names; /* CLV_KEY_CHOICE: [n_names] the valid texts */
   size_t n_names;
-  const char *error_text; /* of CLV_KEY_CHOICE: error for any other text */
-} clv_file_key;
+  const char *error_text; /* CLV_KEY_CHOICE: error for any other text */
+} clv_json_key_row;
 
 /* Reads an object into *object, a struct with a member for each value, by the table `keys`.
  * `object_name`: name of the object, for messages. Refuses a key that is not in the table, unless
  * its value is null, and an object without a key that is not optional. */
 clv_code clv_token_file_read_keys(clv_token_file *f, const char *object_name,
-                                  const clv_file_key *keys, size_t n_keys, void *object,
+                                  const clv_json_key_row *keys, size_t n_keys, void *object,
                                   clv_err *err) CLV_USE_RESULT;
 /* As clv_token_file_read_keys, but reads the object at `at`, a position that CLV_KEY_POSITION has
- * kept. Leaves f->j where it was. */
+ * stored. Leaves f->j where it was. */
 clv_code clv_token_file_read_keys_at(clv_token_file *f, const clv_json *at, const char *object_name,
-                                     const clv_file_key *keys, size_t n_keys, void *object,
+                                     const clv_json_key_row *keys, size_t n_keys, void *object,
                                      clv_err *err) CLV_USE_RESULT;
 /* Reads the value of the key `type` of the next object into f->text. Leaves f->j where it was. */
 clv_code clv_token_file_find_type(clv_token_file *f, const char *object_name,
@@ -61,7 +61,7 @@ bool clv_token_file_text_equals(const clv_token_file *f, const char *text);
 /* Returns the byte of the file where the next value begins, for messages. */
 size_t clv_token_file_position(clv_token_file *f);
 
-/* ---- sections -------------------------------------------------------------------------------- */
+/* ---- readers of the sections of a tokenizer.json --------------------------------------------- */
 
 /* Each function reads the section whose value begins at f->j into f->t. A value of null leaves the
  * section empty, except for the model and added_tokens, which must not be null. */

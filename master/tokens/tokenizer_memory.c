@@ -80,7 +80,7 @@ clv_code clv_encoding_reserve(clv_encoding *e, size_t n, clv_err *err) {
   e->capacity = 0;
   if (is_unigram) CLV_TRY(clv_alloc(n, sizeof *e->paths, &e->paths, err));
   if (!is_unigram) CLV_TRY(clv_alloc(n, sizeof *e->symbols, &e->symbols, err));
-  /* the heap needs room for 3 n pairs, because each join pushes at most two */
+  /* the heap needs room for 3 * n pairs, because each join pushes at most two */
   if (!is_unigram) CLV_TRY(clv_alloc(n, 3 * sizeof *e->heap, &e->heap, err));
   e->capacity = n;
   return CLV_OK;

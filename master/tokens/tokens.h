@@ -62,11 +62,12 @@ clv_code clv_tokenizer_check_settings(const clv_tokenizer *t, const char *text, 
                                       const char *label, const clv_tokenizer_options *options,
                                       clv_err *err) CLV_USE_RESULT;
 
-/* A row of the table of keys of these files, for documents. Texts are static. */
+/* A row of the table that says how the keys of a tokenizer_config.json and a
+ * special_tokens_map.json are treated. Texts are static. */
 typedef struct clv_tokenizer_setting {
   /* names of keys, with a blank between two; "*_token": all other keys that end so */
   const char *keys;
-  const char *outcome; /* "harmless", "refused where" and such */
+  const char *outcome; /* treatment of these keys, such as "harmless" or "refused where" */
   const char *reason;
 } clv_tokenizer_setting;
 /* Returns false if the table has fewer than i + 1 rows. */
@@ -86,7 +87,7 @@ clv_code clv_ids_add(clv_ids *ids, int32_t id, clv_err *err) CLV_USE_RESULT;
 
 /* Appends the token ids of a text, without the tokens of clv_tokenizer_end_settings. CLV_INVALID:
  * the text is not UTF-8; the message names the byte. CLV_EXHAUSTED: the normalised text has more
- * than 64 n + 4096 characters, with n characters of the original text. */
+ * than 64 * n + 4096 characters, where the original text has n. */
 clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
                               clv_err *err) CLV_USE_RESULT;
 

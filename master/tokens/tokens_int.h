@@ -82,7 +82,7 @@ typedef struct clv_vocab {
   clv_vocab_entry *entries; /* [n], with capacity cap */
   size_t n, cap;
   int32_t max_id;       /* largest token id; -1: the list has no tokens */
-  clv_prefix_tree tree; /* if its n is 0, a prefix search uses the sorted list */
+  clv_prefix_tree tree; /* tree for prefix searches; if tree.n is 0, they use the sorted list */
 } clv_vocab;
 
 void clv_vocab_done(clv_vocab *v);
@@ -136,9 +136,9 @@ typedef struct clv_added_token_match {
 } clv_added_token_match;
 
 /* Finds the first added token at or after byte `from`, and the longest one if several begin there.
- * prev_end: end of the token before, whose white space is not stripped again; 0 for the first.
- * *m: zeros before the first token of a text, then the match before; receives the match. False:
- * there is none. */
+ * prev_end: end of the previous match, whose white space is not stripped again; 0 for the first
+ * call. *m: receives the match; zero-initialise it for each text, then leave it as it is between
+ * calls. False: no token was found. */
 bool clv_added_token_find(const clv_vocab *added_tokens, const char *text, size_t len, size_t from,
                           size_t prev_end, clv_added_token_match *m);
 
@@ -148,8 +148,8 @@ enum {
   CLV_TOKEN_MAX_STEPS = 16, /* most steps of a normalizer, and of a pre_tokenizer */
   /* most bytes of a text in a step, such as the text that it replaces */
   CLV_TOKEN_MAX_STEP_BYTES = 256,
-  /* a normalised text has at most CLV_TOKEN_MAX_GROWTH n + CLV_TOKEN_FREE_GROWTH characters, with n
-   * characters of the original text */
+  /* a normalised text has at most CLV_TOKEN_MAX_GROWTH * n + CLV_TOKEN_FREE_GROWTH characters,
+   * where the original text has n */
   CLV_TOKEN_MAX_GROWTH = 64,
   CLV_TOKEN_FREE_GROWTH = 4096,
 };
@@ -205,12 +205,14 @@ typedef clv_code (*clv_cut_piece_fn)(const clv_token_step *s, clv_encoding *e, s
 struct clv_token_step {
   clv_normalize_fn normalize; /* of a normalizer; else NULL */
   clv_cut_piece_fn cut;       /* of a pre_tokenizer; else NULL */
-  /* booleans of the step, by the enum of the file: BERT_..., STRIPS_..., FLAG_... */
+  /* booleans of the step. Enums in the files of the steps name their indices: BERT_..., STRIPS_...,
+   * FLAG_... */
   bool flags[4];
   size_t pattern; /* of Split: its clv_token_pattern; of Replace: row of its regular expression */
   /* clv_split_behavior of a cut, prepend_scheme of Metaspace, clv_accents of BertNormalizer */
   size_t choice;
-  clv_codepoints from, to; /* of Replace: text to find, and its replacement; of Prepend: `to` */
+  /* of Replace: text to find, and its replacement; of Prepend: `to` is the text to put first */
+  clv_codepoints from, to;
   clv_bytes bytes; /* of a pre_tokenizer: text to cut at; of Metaspace: replacement of a space */
   clv_charsmap charsmap; /* of Precompiled */
 };
@@ -229,8 +231,8 @@ typedef struct clv_bert_options {
 } clv_bert_options;
 /* Finds the first BertNormalizer among the steps. False: there is none. */
 bool clv_normalizer_find_bert(const clv_tokenizer *t, clv_bert_options *ret);
-/* Returns 1 if ByteLevel or Metaspace puts a space before a text, 0 if they put none; -1: neither
- * is among the steps. */
+/* Returns 1 if ByteLevel or Metaspace puts a space before a text, 0 if they put no space; -1:
+ * neither of them is among the steps. */
 int clv_pre_tokenizer_prefix_space(const clv_tokenizer *t);
 /* Return the normalizer step and the pre_tokenizer step of BERT, which a tokenizer from a vocab.txt
  * has. lowers: convert the text to lower case. */
@@ -249,7 +251,7 @@ typedef struct clv_merge {
   uint32_t rank; /* index in the file's list; the smallest rank is joined first */
 } clv_merge;
 
-/* Patterns that clv_find_piece_end knows. */
+/* Regular expressions by which clv_find_piece_end cuts a text. */
 typedef enum clv_token_pattern {
   CLV_TOKEN_PATTERN_GPT2,
   CLV_TOKEN_PATTERN_LLAMA3,
@@ -277,7 +279,7 @@ typedef struct clv_best_path {
   double score;    /* sum of the tokens' scores */
   size_t from;     /* byte where the last of these tokens begins */
   int32_t id;      /* id of the last of these tokens */
-  bool is_reached; /* there is such a sequence */
+  bool is_reached; /* a sequence of tokens ends at this position */
 } clv_best_path;
 
 /* A call of clv_tokenizer_encode: its output, and scratch memory that the model reuses for each
@@ -334,8 +336,9 @@ struct clv_tokenizer {
 };
 
 clv_code clv_tokenizer_new(clv_tokenizer **ret, clv_err *err) CLV_USE_RESULT;
-/* Compares the other files of the folder with the tokenizer, which was read from `path`, if that is
- * named tokenizer.json. CLV_EXHAUSTED: one is larger than 16 MiB; CLV_INVALID: as
+/* If `path`, from which the tokenizer was read, is named tokenizer.json, compares the files
+ * tokenizer_config.json and special_tokens_map.json of its folder with the tokenizer.
+ * CLV_EXHAUSTED: one of them is larger than 16 MiB; CLV_INVALID: as
  * clv_tokenizer_check_settings. */
 clv_code clv_tokenizer_check_folder(const clv_tokenizer *t, const char *path,
                                     const clv_tokenizer_options *options,
@@ -363,8 +366,8 @@ clv_code clv_unigram_encode(clv_encoding *e, const char *text, size_t len,
  * piece has at least one byte. */
 size_t clv_find_piece_end(clv_token_pattern pattern, const char *text, size_t len, size_t from);
 
-/* Returns the character that represents a byte in vocabularies of byte-level BPE, as in GPT-2's
- * (bpe.c). */
+/* Returns the character that represents a byte in vocabularies of byte-level BPE, such as that of
+ * GPT-2 (bpe.c). */
 uint32_t clv_byte_char(unsigned char byte);
 /* Returns the merge that joins two tokens; NULL: there is none. */
 const clv_merge *clv_merge_find(const clv_tokenizer *t, int32_t left, int32_t right);

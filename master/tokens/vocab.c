@@ -95,7 +95,7 @@ static int get_byte_after_prefix(const clv_vocab *v, size_t i, uint32_t depth) {
 }
 
 /* Appends the children of a node to the tree, and sets the node's token. depth: bytes of the node's
- * prefix. The token that equals the prefix is the first entry of the node's span. */
+ * prefix. The token that equals the prefix is the first entry of ranges[node]. */
 static void add_children(const clv_vocab *v, clv_prefix_tree *t, entry_range *ranges, size_t node,
                          uint32_t depth) {
   entry_range s = ranges[node];
