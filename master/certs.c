@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The commands `certs init`, `issue`, `revoke` and `show`.
+ * The commands `certs init`, `certs issue`, `certs revoke` and `certs show`.
  */
 #include <stdio.h>
 
@@ -8,8 +8,8 @@
 
 static const char *certs_folder(const clv_master_arguments *a) { return a->dir ? a->dir : "certs"; }
 
-/* Prints an error and returns its exit code. An internal error, such as a function that OpenSSL
- * lacks, is not a usage error. */
+/* Prints an error and returns the exit code of the command: CLV_EXIT_INTERNAL for CLV_INTERNAL,
+ * such as a function that OpenSSL lacks, else CLV_EXIT_FAILED. */
 static int report_error(const clv_err *err) {
   return clv_exit_report(err->code == CLV_INTERNAL ? CLV_EXIT_INTERNAL : CLV_EXIT_FAILED, err);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The command `init`: writes session.yaml, worker.yaml and certificates that work without a change,
- * or with --all examples that explain every key. If Debian's Fashion-MNIST is not installed, it
- * writes synthetic data in files of the same layout: noise with a bright spot at one of ten places.
+ * The command `init`: writes session.yaml, worker.yaml and certificates that work without a change.
+ * With --all it writes examples that explain every key. If Debian's Fashion-MNIST is not installed,
+ * it writes synthetic data in files of the same layout: noise with a bright spot at one of ten
+ * places.
  */
 #include <stdio.h>
 #include <string.h>
@@ -22,10 +23,10 @@ enum {
 #define MASTER_URI "spiffe://example.net/master"
 #define WORKER_URI "spiffe://example.net/worker/worker-1"
 
-/* Names and normalisation of the data of the session that `init` writes. */
+/* Data set of the session that `init` writes: its files and the normalisation of its pixels. */
 typedef struct example_data {
   const char *title;                /* name of the data in the session file */
-  const char *folder, *name_suffix; /* folder of the files, and the end of their names */
+  const char *folder, *name_suffix; /* folder of the files; end of their names */
   const char *mean, *std;           /* mean and standard deviation of the pixels */
 } example_data;
 
@@ -81,7 +82,7 @@ static const char session_text[] = SESSION_TEXT_BEGIN
     "loss: {kind: cross_entropy}\n"
     "train: {epochs: 1, batch: 100, optimizer: {kind: adam, lr: 0.001}}\n";
 
-/* End of the session file that is written for a table. */
+/* Last part of the session file that `init` writes for a table: stages, privacy, loss, train. */
 static const char table_stages_text[] =
     "\n"
     "stages:\n"
@@ -103,7 +104,7 @@ static const char table_stages_text[] =
     "loss: {kind: %s}\n"
     "train: {epochs: 30, batch: 32, optimizer: {kind: adam, lr: 0.003}}\n";
 
-static const char worker_text[] =
+static const char worker_yaml_text[] =
     "# A worker on this machine, for session.yaml beside it.\n"
     "# `cleave-master init --all` in another folder writes every key with its explanation.\n"
     "name: worker-1\n"
@@ -127,7 +128,7 @@ static const char next_steps_text[] =
     "  cleave-worker serve --config worker.yaml &\n"
     "  cleave-master train session.yaml\n";
 
-/* ---- files of data --------------------------------------------------------------------------- */
+/* ---- making data files ----------------------------------------------------------------------- */
 
 static void data_path(const example_data *d, size_t i, char path[256]) {
   snprintf(path, 256, "%s/%s%s", d->folder, data_files[i], d->name_suffix);
@@ -160,7 +161,7 @@ static void append_image(clv_bytes *b, uint32_t image, uint32_t seed) {
   }
 }
 
-/* Writes an IDX file of unsigned bytes with n images, or with their labels. */
+/* Writes an IDX file of unsigned bytes: n images if has_images, else the labels of these images. */
 static clv_code make_file(const char *path, bool has_images, uint32_t n, uint32_t seed,
                           clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
@@ -240,7 +241,7 @@ static clv_code write_first_files(const example_data *d, clv_err *err) {
   if (d == &synthetic_example) CLV_TRY(make_data(d, err));
   clv_bytes_printf(&session, session_text, d->title, d->folder, f[0], e, f[1], e, f[2], e, f[3], e,
                    d->mean, d->std);
-  clv_bytes_puts(&worker, worker_text);
+  clv_bytes_puts(&worker, worker_yaml_text);
   CLV_TRY(make_certificates(err));
   CLV_TRY(write_text("session.yaml", &session, err));
   CLV_TRY(write_text("worker.yaml", &worker, err));
@@ -309,7 +310,7 @@ static clv_code write_table_session(const char *path, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes session = {0}, worker = {0};
   CLV_TRY(clv_table_guess_columns(path, &t, err));
   append_table_session(path, &t, &session);
-  clv_bytes_puts(&worker, worker_text);
+  clv_bytes_puts(&worker, worker_yaml_text);
   CLV_TRY(make_certificates(err));
   CLV_TRY(write_text("session.yaml", &session, err));
   CLV_TRY(write_text("worker.yaml", &worker, err));

@@ -19,11 +19,11 @@ typedef struct clv_master_arguments {
   clv_sweep_options sweep;     /* options of sweep and plan; session.c fills in the rest */
   clv_cli_list grids, randoms; /* options --grid and --random */
   bool csv;                    /* option --csv of the command sweep */
-  /* options of the commands log (follow) and stop (now) */
+  /* option --follow of the command log; option --now of the command stop */
   bool follows_log, kills_now;
-  bool html;                                        /* option --html of the command egress */
-  bool writes_all_examples, make_data;              /* options of the command init */
-  const char *table_path;                           /* init: path of a table */
+  bool html;                           /* option --html of the command egress */
+  bool writes_all_examples, make_data; /* options of the command init */
+  const char *table_path; /* option --from of the command init: path of a table; NULL: not given */
   const char *adapters, *merge, *hf;                /* options of the command export */
   const char *tokenizer;                            /* option of the command words */
   uint64_t seconds, memory_mib, max_tokens, stride; /* options of the command words */
@@ -39,7 +39,8 @@ typedef struct clv_master_arguments {
 enum {
   CLV_CA_DAYS = 3650,
   CLV_CERT_DAYS = 365,
-  CLV_CERT_NOT_BEFORE_S = -300, /* begin of validity, relative to now, because clocks may be slow */
+  /* begin of validity, in seconds from now, because a peer's clock may be slow */
+  CLV_CERT_NOT_BEFORE_S = -300,
 };
 
 /* session.c: commands on a session file */

@@ -13,7 +13,8 @@
 
 static bool is_flag_attr(const clv_attr_row *row) { return clv_attr_type_name(row->key)[0] == 't'; }
 
-/* Appends the default value as JSON, such as "false" or "0.5"; nothing without a default. */
+/* Appends the default value of an attribute as JSON, such as "false" or "0.5". Appends nothing if
+ * the attribute has no default. */
 static void put_default(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
   if (row->is_required || row->key == CLV_ATTR_SHAPE || row->key == CLV_ATTR_CLASS_WEIGHTS ||
       (row->key == CLV_ATTR_STRIDE && def->stride_is_kernel))
@@ -63,8 +64,8 @@ static void put_json_attr(const clv_op_def *def, const clv_attr_row *row, clv_by
 
 /* ---- parameters and backends ----------------------------------------------------------------- */
 
-/* Finds the slots of an op's parameters for a node with default attributes; attributes without a
- * default are 1. */
+/* Finds the slots of an op's parameters. They depend on the attributes, so the function takes the
+ * default of each attribute, and 1 for an attribute without a default. */
 static int find_slots(clv_op op, const clv_op_def *def, clv_slot ret[CLV_MAX_PARAMS]) {
   clv_attr_value values[CLV_COUNT(def->attrs)];
   clv_attrs attrs;

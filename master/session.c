@@ -13,8 +13,8 @@
 /* How the first signal asked the command to stop; 0: no signal yet. Atomic, because a signal may
  * interrupt any thread, also those of gRPC. */
 static _Atomic(int) interrupted;
-/* the command keeps no state that must be completed, so the first signal ends it; set before the
- * handlers are installed */
+/* true: the command has no state to save, so the first signal ends the process at once; set before
+ * the signal handlers are installed */
 static bool has_nothing_to_finish;
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a handler may not wait");
 
@@ -91,7 +91,8 @@ int clv_cmd_doctor(void *args) { return run_without_cleanup(args, clv_run_doctor
 
 /* ---- sweep ----------------------------------------------------------------------------------- */
 
-/* Completes the options of a sweep by those that it shares with other commands. */
+/* Sets the fields of the sweep's options that the parser of the command line has not set: session
+ * file, lists of options, output format and interrupt flag. */
 static const clv_sweep_options *fill_sweep_options(clv_master_arguments *a) {
   clv_sweep_options *o = &a->sweep;
   o->session = a->line.words[0];
@@ -145,8 +146,8 @@ static clv_exit_code show_status(const clv_session_config *config, const clv_run
 
 int clv_cmd_status(void *args) { return run_with_loader(args, cleave_config_load, show_status); }
 
-/* Runs a command on the checkpoints of a run, which uses only the workers and the run folder of the
- * session file. */
+/* Runs a command on the checkpoints of a run. The command uses only the workers and the run folder
+ * of the session file. */
 static int run_with_step(clv_master_arguments *a, session_command *command) {
   if (!clv_is_checkpoint_name(a->run.checkpoint))
     return clv_cli_usage(&a->line, "--step: '%s' is not the number of a step, latest or best",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The command `words`: words and boxes of documents as JSON lines, one a page, or one a window of
- * tokens. A file that cannot be read is named, and the others are read all the same.
+ * The command `words`: prints the words of documents and their boxes as JSON, one line per page or
+ * per window of tokens. A file that cannot be read is reported, and the other files are still read.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,7 @@ typedef struct words_command {
   clv_child_limits limits;
   clv_tokenizer *tokenizer; /* NULL: the lines are pages; otherwise windows of tokens */
   clv_window_options window;
-  /* true: the user was warned that the processes that read documents share the network */
+  /* true: the user was warned that the processes that read documents can use the network */
   bool has_warned;
   size_t n_files;       /* number of files read */
   size_t n_empty_pages; /* number of pages without a word */
@@ -36,7 +36,8 @@ static void put_number_list(clv_bytes *out, const char *key, const int32_t *at, 
   clv_bytes_puts(out, "]");
 }
 
-/* Begins a line with the file, its page, and as its class the folder that the file is in. */
+/* Begins a JSON line with the file's name, the page number and, as the label, the first folder of
+ * the file's path. */
 static void put_json_head(clv_bytes *out, const clv_found_file *f, size_t page_index) {
   CLV_AUTO(clv_bytes_done) clv_bytes class = {0};
   clv_bytes_puts(out, "{\"file\":");
@@ -112,7 +113,8 @@ static clv_code print_file(void *user, const clv_found_file *f, clv_err *err) {
   return CLV_OK;
 }
 
-/* Returns the token that the file gives, or else the token of this name; -1: there is neither. */
+/* Returns given_id, the id that the tokenizer file gives. If that is negative, returns the id of
+ * the token `name`; -1: there is no such token. */
 static int32_t choose_token_id(const clv_tokenizer *t, int32_t given_id, const char *name) {
   return given_id < 0 ? clv_tokenizer_token_id(t, name) : given_id;
 }

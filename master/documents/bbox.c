@@ -102,7 +102,8 @@ static bool read_attribute(const char *tag, const char *end, const char *name, d
   return false;
 }
 
-/* Appends the character of an XML entity, or '&' if there is none. */
+/* Appends the character of the XML entity at `at`, or '&' if there is no known entity. Returns the
+ * text after it. */
 static const char *decode_entity(const char *at, const char *end, clv_bytes *out) {
   static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&apos;", "&#39;"};
   static const char entity_chars[] = "&<>\"''";

@@ -136,7 +136,8 @@ static clv_code start_child(const clv_child_process *c, const clv_child_limits *
   return clv_fail(err, CLV_EXHAUSTED, "%s: cannot start a process: %s", c->label, strerror(errno));
 }
 
-/* Keeps the last messages of the child. The first byte of all is the mark. */
+/* Keeps the last messages of the child. The first byte that the child writes is the mark
+ * (no_network_mark or network_mark). */
 static void append_messages(running_child *r, const char *data, size_t n) {
   if (n && !r->has_mark) {
     r->had_no_network = data[0] == no_network_mark;

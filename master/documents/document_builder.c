@@ -15,7 +15,7 @@ void clv_document_builder_done(clv_document_builder *g) {
   *g = (clv_document_builder){0};
 }
 
-/* Returns a coordinate as in LayoutLM: the integer part of 1000 * at / extent. */
+/* Returns a coordinate as in LayoutLM: the integer part of 1000 * coordinate / page_extent. */
 static uint16_t to_thousandths(double coordinate, double page_extent) {
   double thousandths = page_extent > 0 ? CLV_MAX_BOX_COORDINATE * (coordinate / page_extent) : 0;
   if (!(thousandths > 0)) return 0; /* returns 0 for a NaN, too */

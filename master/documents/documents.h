@@ -99,12 +99,12 @@ void clv_page_write_json(clv_bytes *out, const clv_page *page);
 
 enum { CLV_LABEL_IGNORED = -100 };
 
-/* How a long page is cut: windows of `width` tokens; the next window repeats the last `stride` of
- * them. */
+/* How a long page is cut: windows of `width` tokens; the next window repeats the last `stride`
+ * tokens. */
 typedef struct clv_window_options {
   size_t width, stride;
-  /* ids of the special token before a window's tokens, of the one after them, and of the pad; -1:
-   * none */
+  /* ids of the special token before a window's tokens, of the one after these tokens, and of the
+   * padding token; -1: none */
   int32_t first_id, last_id, pad_id;
 } clv_window_options;
 
@@ -115,7 +115,7 @@ typedef struct clv_windows {
   int32_t *ids, *labels;         /* [n, width] token ids, and labels */
   int32_t *boxes;                /* [n, width, 4] box of each token */
   int32_t *words;                /* [n, width] index of the word of each token; -1: none */
-  int32_t *lengths;              /* [n] number of tokens of each window before the pads */
+  int32_t *lengths;              /* [n] number of tokens of each window before the padding */
 } clv_windows;
 
 void clv_windows_done(clv_windows *w);

@@ -43,7 +43,7 @@ enum {
   CLV_EGRESS_MAX_ROWS = 65536,
   CLV_EGRESS_MAX_STEPS = 64, /* most steps that one allowance covers */
   CLV_EGRESS_ALLOWANCE_MS =
-      10000, /* age at which the record takes back the unused bytes of an allowance */
+      10000, /* age in ms at which the record takes back the unused bytes of an allowance */
 };
 
 /* ---- lines of the egress record -------------------------------------------------------------- */
@@ -64,7 +64,8 @@ typedef enum clv_egress_event {
 typedef enum clv_egress_kind {
   CLV_EGRESS_INPUT =
       1, /* "input": records, unchanged or changed only by layers that do not mix their elements */
-  /* "tokens": one vector per token; lines of the record use it, rows of the egress table never */
+  /* "tokens": one vector per token; lines of the record use this kind, rows of the egress table
+   * never do */
   CLV_EGRESS_TOKENS,
   CLV_EGRESS_LABELS,
   CLV_EGRESS_ACTIVATION,
@@ -131,9 +132,9 @@ typedef struct clv_egress_line {
     struct {
       /* number of records on which the look, the measurement of what sent tensors show, has run */
       uint64_t n_records;
-      /* result of each attack of the look: share that it could read ("0.82"), "not applicable" or
-       * "not looked at". Records of releases before 0.9 have no features and groups; then these are
-       * "" */
+      /* result of each attack of the look: the share of pixels, tokens and so on that it could read
+       * ("0.82"), "not applicable" or "not looked at". features and groups are "" if a release
+       * before 0.9 wrote the line */
       char pixels[16], tokens[16], labels[16], features[16], groups[16];
     } look;
     struct {
@@ -190,8 +191,8 @@ clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) CLV
  * the record. Call before the first allowance. */
 void clv_egress_note_look(clv_egress_record *r, const clv_egress_line *look);
 
-/* Appends a HOP line to the record: worker `from` reports to have sent `bytes` directly to worker
- * `to`. */
+/* Appends a HOP line to the record: worker `from` reports that it has sent `bytes` bytes directly
+ * to worker `to`. */
 void clv_egress_note_direct_transfer(clv_egress_record *r, const char *from, const char *to,
                                      uint64_t bytes);
 
@@ -202,9 +203,9 @@ typedef struct clv_egress_attempt {
   bool has_look; /* true: the attempt has a LOOK line, which `look` is */
   /* LOOK line of the attempt: what the measurement before the run has found */
   clv_egress_line look;
-  bool has_ended;           /* `end` is set; false: the command runs or was killed */
-  clv_egress_line end;      /* END line of the attempt */
-  uint64_t bytes;           /* bytes that left the master: settled plus unsettled_bytes */
+  bool has_ended;      /* `end` is set; false: the command runs or was killed */
+  clv_egress_line end; /* END line of the attempt */
+  uint64_t bytes;      /* most bytes that left the master: settled bytes plus unsettled_bytes */
   uint64_t unsettled_bytes; /* bytes of allowances without a SETTLE, counted in full */
   uint64_t n_tensors;       /* number of tensors sent under the settled allowances */
   /* number of the last allowance; number of allowances without a SETTLE */
@@ -228,7 +229,8 @@ typedef struct clv_egress_hop_sum {
 
 typedef struct clv_egress_summary {
   clv_egress_attempt *attempts;
-  clv_egress_row_sum *rows; /* sums by row, in the order of the rows' first allowances */
+  /* [n_rows] sums of each row, in the order in which the rows first appear in the file */
+  clv_egress_row_sum *rows;
   clv_egress_hop_sum *hops;
   size_t n_attempts, n_rows, n_hops;
   uint64_t total_bytes;  /* bytes that left the master in all attempts */
@@ -270,17 +272,17 @@ typedef enum clv_finding {
   CLV_FINDING_PICTURE =
       1, /* each element depends on fewer than half of the positions of a record */
   CLV_FINDING_FRONT_KNOWN =
-      /* on some path from the records all layers that mix elements have weights that a worker may
-       * know */
+      /* on some path of layers from the records, all layers that mix elements have weights that a
+       * worker may know */
   2,
   CLV_FINDING_TOKENS = 4,           /* one vector per token */
-  CLV_FINDING_RAW_INPUT = 8,        /* on some path from the records no layer mixes elements */
+  CLV_FINDING_RAW_INPUT = 8,        /* no layer on some path from the records mixes elements */
   CLV_FINDING_LABELS_READABLE = 16, /* a gradient from which a worker can compute a label */
   CLV_FINDING_LABELS = 32,          /* the labels themselves */
 } clv_finding;
 
-/* A set of findings, as bits. Of two sets the set whose worst finding is worse is the greater
- * number. */
+/* A set of findings, one bit each. Between two sets, the one with the worse worst finding is the
+ * greater number. */
 typedef unsigned clv_findings;
 enum { CLV_FINDINGS_TEXT_BYTES = 80 }; /* most bytes of clv_findings_format, with NUL */
 
@@ -315,8 +317,9 @@ typedef struct clv_policy_tensor {
   const char *name; /* name of the tensor in messages */
   clv_egress_kind kind;
   clv_findings findings; /* findings of the tensor */
-  /* number of hiding layers at the master between the records or labels and the tensor, on the path
-   * with the fewest; CLV_POLICY_NO_PATH: the tensor depends on neither */
+  /* number of hiding layers (layers that mix by secret weights) at the master between the records
+   * or labels and the tensor, on the path with the fewest; CLV_POLICY_NO_PATH: the tensor depends
+   * on neither */
   uint32_t n_hiding_layers;
   const char *worker, *identity; /* name and identity of the receiver */
   clv_dtype dtype;
@@ -342,8 +345,8 @@ const char *clv_policy_approver(const clv_policy *p);
  * tensor; the text names the line of the policy. p NULL permits everything. */
 clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t,
                                  clv_err *err) CLV_USE_RESULT;
-/* Checks `bytes`, the planned bytes of an epoch, against bytes_per_epoch. CLV_INVALID: the epoch
- * exceeds it. p NULL permits everything. */
+/* Checks `bytes`, the planned bytes of an epoch, against bytes_per_epoch. CLV_INVALID: the bytes
+ * exceed this limit. p NULL permits everything. */
 clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
 /* Checks that a layer may move from the master to a worker in a run that resumes with another cut.
@@ -374,11 +377,11 @@ double clv_policy_max_read_share(const clv_policy *p, int reader);
  * permits everything. */
 clv_code clv_policy_check_programs(const clv_policy *p, clv_err *err) CLV_USE_RESULT;
 
-/* Begins an epoch of the policy's limit bytes_per_epoch. bytes: number of bytes that an earlier
- * attempt has sent in the same epoch; 0: none. */
+/* Begins an epoch of the policy's limit bytes_per_epoch. bytes: bytes that an earlier attempt has
+ * sent in the same epoch, with which the count begins; 0: none. */
 void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes);
 /* Checks a tensor before it is sent and adds its bytes to the sum of the epoch. The bytes of a
- * refused tensor are not added. Any thread may call it. */
+ * refused tensor are not added. Any thread may call clv_policy_charge. */
 clv_code clv_policy_charge(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
                            clv_err *err) CLV_USE_RESULT;
 /* Returns true if clv_policy_charge has refused a tensor. The command then exits with the code of a
@@ -396,7 +399,7 @@ typedef struct clv_egress_row {
   /* INPUT, LABELS, ACTIVATION, GRADIENT, WEIGHTS, STATE or CACHED */
   clv_egress_kind kind;
   clv_findings findings; /* all findings of the tensor */
-  /* those of `findings` that only the look, the measurement before the run, has found */
+  /* part of `findings` that only the look, the measurement before the run, has found */
   clv_findings look_findings;
   uint32_t stage;    /* index of the stage in the session; n_stages: the loss */
   uint32_t input;    /* INPUT, LABELS: index of the module's input; CACHED: 1 for row numbers */
@@ -408,7 +411,7 @@ typedef struct clv_egress_row {
   int64_t max_positions;   /* most positions of a packed sequence; 0: not packed */
   bool is_relayed;         /* the master receives the value from another worker and forwards it */
   bool is_for_spare;       /* `worker` gets the tensor only in place of a worker that was lost */
-  /* number of hiding layers at the master on the path with the fewest, as in clv_policy_tensor */
+  /* number of hiding layers at the master, as n_hiding_layers of clv_policy_tensor */
   uint32_t n_hiding_layers;
 } clv_egress_row;
 
@@ -468,18 +471,19 @@ typedef struct clv_gate {
  * one and waits for the disk. A FAILURE has no row, so its bytes are only taken from the record's
  * allowance. Returns CLEAVE_OK if all checks pass. CLEAVE_DENIED: one of the checks refused the
  * tensor; error->text has the reason. Other codes: the record cannot be written. Any thread may
- * call it, but only one at a time, because next_state_flow has no lock: the runtime holds its own
- * during the call. */
+ * call it, but only one at a time, because next_state_flow has no lock: the runtime holds the
+ * runtime's lock during the call. */
 cleave_status clv_gate_check_sending(void *gate, const cleave_sending *s, cleave_error *error);
 
 /* ---- the gate of programs on libcleave (program_gate.c) -------------------------------------- */
 
-/* Gate of a program on libcleave: the rows that it has declared with cleave_declare, the policy of
- * the host and the record of the program. Not thread-safe: calls hold the runtime's lock. */
+/* Gate of a program on libcleave: the rows (kinds of tensors) that the program has declared with
+ * cleave_declare, the policy of the host and the record of the program. Not thread-safe: calls hold
+ * the runtime's lock. */
 typedef struct clv_program_gate clv_program_gate;
 
-/* Makes a gate. All pointers are caller-owned and must outlive it. policy NULL: no policy; record
- * NULL: no record. */
+/* Makes a gate. All pointers are caller-owned and must outlive the gate. policy NULL: no policy;
+ * record NULL: no record. */
 clv_code clv_program_gate_new(const clv_session_config *config, clv_policy *policy,
                               clv_egress_record *record, clv_program_gate **ret,
                               clv_err *err) CLV_USE_RESULT;
@@ -493,11 +497,13 @@ void clv_program_gate_begin_epoch(clv_program_gate *g);
  * one, the policy does not permit the tensor, or an earlier tensor was refused. */
 cleave_status clv_program_gate_check(void *gate, const cleave_sending *s, cleave_error *error);
 /* True if the program has declared findings (what the tensor shows) for the tensor's row.
- * clv_program_gate_compare_findings then compares these with the findings that the rules give. */
+ * clv_program_gate_compare_findings then compares the declared findings with those that the rules
+ * of master/plan give. */
 bool clv_program_gate_has_declared_findings(const clv_program_gate *g, const cleave_sending *s);
-/* Compares the findings that the program has declared for the tensor's row with `found`, the
- * findings by the rules of master/plan. why: first reason for `found`; "": none. CLEAVE_DENIED: the
- * row declares less than `found`, and no tensor is sent any more. */
+/* Compares the findings that the program has declared for the tensor's row with measured_findings,
+ * which the rules of master/plan give. reason: first reason for measured_findings; "": none.
+ * CLEAVE_DENIED: the row declares too few findings, or more hiding layers than n_hiding_layers; no
+ * tensor is sent any more. */
 cleave_status clv_program_gate_compare_findings(clv_program_gate *g, const cleave_sending *s,
                                                 clv_findings measured_findings,
                                                 uint32_t n_hiding_layers, const char *reason,
@@ -579,22 +585,23 @@ clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) CL
  * Errors as of clv_ledger_add. */
 clv_code clv_ledger_check_writable(clv_err *err) CLV_USE_RESULT;
 
-/* ---- names of tensors in the ledger of sent weights (weights_sample.c) ----------------------- */
+/* ---- digests that name tensors in the ledger (weights_sample.c) ------------------------------ */
 
-/* PARTS: most parts of a sample; PART_LEN: values in each part, which are adjacent in the tensor;
- * SUMS: numbers in a list of sums, the real and imaginary parts of three complex sums */
+/* CLV_SAMPLE_PARTS: most parts of a sample. CLV_SAMPLE_PART_LEN: values of a part, which are
+ * adjacent in the tensor. CLV_N_SPREAD_SUMS: real and imaginary parts of three complex sums. */
 enum { CLV_SAMPLE_PARTS = 64, CLV_SAMPLE_PART_LEN = 64, CLV_N_SPREAD_SUMS = 6 };
 
 /* Sums over all values of a tensor, which do not depend on the order of the values
  * (weights_sample.c). */
 typedef struct clv_value_sums {
   size_t n; /* number of values added so far */
-  /* real and imaginary parts of z_k = sum of |v|^(i k w) and of s_k = sum of sign(v) |v|^(i k w)
-   * over all values v, for k = 1, 2, 3 and w = 1.4 (weights_sample.c) */
+  /* real and imaginary parts of the sums over all values v, for k = 1, 2, 3 and w = 1.4:
+   * z_k = sum of |v|^(i * k * w) and s_k = sum of sign(v) * |v|^(i * k * w) (weights_sample.c) */
   double unsigned_sums[CLV_N_SPREAD_SUMS], signed_sums[CLV_N_SPREAD_SUMS];
 } clv_value_sums;
 
-/* Sample of a tensor's values. The ledger derives names of the tensor from it. */
+/* Sample of a tensor's values. The ledger derives the digests that name the tensor from this
+ * sample. */
 typedef struct clv_weights_sample {
   clv_dtype dtype;
   clv_shape shape;
@@ -623,7 +630,7 @@ typedef struct clv_weights_moments {
   char kind[8];    /* "form": from the sample; "spread": from all values */
   size_t n_values; /* number of values of the tensor */
   /* means that describe the distribution, in units of the width of a cell;
-   * clv_weights_moments_digest rounds them down to whole cells */
+   * clv_weights_moments_digest rounds the means down to whole cells */
   double means[CLV_N_SPREAD_MEANS];
 } clv_weights_moments;
 
@@ -643,35 +650,37 @@ clv_code clv_weights_sample_hashes(const clv_weights_sample *s,
 /* ---- rows of a tensor that a worker has received (row_digests.c) ----------------------------- */
 
 enum {
-  /* most digests that the ledger stores of the rows of a tensor, and of its columns */
+  /* most rows of a tensor, and most columns, whose digests the ledger stores */
   CLV_MAX_LEDGER_ROWS_PER_TENSOR = 128,
-  /* most digests of a tensor's rows, and of its columns, that are looked up */
+  /* most rows of a tensor, and most columns, whose digests are looked up in the ledger */
   CLV_MAX_LOOKED_UP_ROWS_PER_TENSOR = 4096,
-  /* a layer counts as known if its equal rows have this many points together */
+  /* sum of points (clv_row_hash_points) of its rows in the ledger with which a layer counts as
+   * known */
   CLV_ROW_MIN_POINTS = 4
 };
 
 typedef struct clv_row_digests clv_row_digests;
 
-/* Hashes of rows or columns, by which the ledger finds them. */
+/* Digests of the rows, or of the columns, of a tensor. The ledger recognises the rows by these. */
 typedef struct clv_row_hashes {
   const clv_sha256 *hashes; /* [n], ascending, distinct; owned by the sample */
   size_t n;
 } clv_row_hashes;
 
 /* Returns the digests of the rows, or of the columns, of a tensor whose values were all added to
- * the sample; n is 0 before that. CLV_EXHAUSTED: there was no memory for them. */
+ * the sample; n is 0 before that. CLV_EXHAUSTED: there was no memory for the digests. */
 clv_code clv_weights_sample_row_hashes(const clv_weights_sample *s, bool is_by_column,
                                        clv_row_hashes *ret, clv_err *err) CLV_USE_RESULT;
-/* Returns how many points a row counts if a worker has received an equal row: CLV_ROW_MIN_POINTS,
- * or 1 for a short row, which may be equal by chance. */
+/* Returns the points of a row whose digest is in the ledger: CLV_ROW_MIN_POINTS, or 1 for a short
+ * row, whose digest may be equal by chance. */
 size_t clv_row_hash_points(const clv_sha256 *row_hash);
 /* Frees the digests of a sample. NULL and a sample of zeros are allowed. */
 void clv_weights_sample_done(clv_weights_sample *s);
 
-/* Computes the digest of the moments, each of which is rounded down to a cell. If bit i of
- * neighbour_bits is set, mean i counts in the cell beside its own, where rounding of the weights
- * may have moved it. *ret_is_near false: one of these means is too far from that cell. */
+/* Computes the digest of the moments after each mean is rounded down to a whole cell. If bit i of
+ * neighbour_bits is set, mean i is put into the nearest neighbour of its cell, because rounding of
+ * the weights may have moved the mean. *ret_is_near false: a mean whose bit is set is too far from
+ * that neighbour. */
 clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned neighbour_bits,
                                     clv_sha256 *ret, bool *ret_is_near,
                                     clv_err *err) CLV_USE_RESULT;
@@ -680,15 +689,18 @@ clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned neigh
 
 /* Statistics of all values of a tensor. */
 typedef struct clv_plain_values {
-  /* effective number of values of a row, (sum of x^2)^2 / (sum of x^4): 1 if one value alone is not
-   * 0, n if n are equally large. Here of the row with the fewest; rows of zeros do not count. */
+  /* smallest effective number of values of any row, except rows of zeros. A row with the values x
+   * has (sum of x^2)^2 / (sum of x^4) effective values: 1 if one value alone is not 0, n if n
+   * values are equally large. */
   double min_effective_values;
-  float min_value, max_value;  /* smallest and largest of all values */
-  uint64_t n_values;           /* number of values of the tensor */
-  size_t n_in_row, row_length; /* values added of the current row; values of each row */
+  float min_value, max_value; /* smallest and largest of all values */
+  uint64_t n_values;          /* number of values of the tensor */
+  /* number of values of the current row so far; number of values of each row */
+  size_t n_in_row, row_length;
   /* sums of squares and of 4th powers over the current row */
   double squares_sum, fourth_powers_sum;
-  struct clv_public_row_test *row_test; /* compares the rows with transforms that anybody knows */
+  /* tests whether the rows are those of a well-known transform */
+  struct clv_public_row_test *row_test;
 } clv_plain_values;
 
 /* Begins the statistics of a tensor of rank 1 or more without an extent of 0. Free *p with
@@ -701,9 +713,9 @@ void clv_plain_values_add(clv_plain_values *p, const float *values, size_t n);
 const char *clv_plain_values_reason(clv_plain_values *p);
 void clv_plain_values_done(clv_plain_values *p);
 
-/* ---- lists of ledger items, and reasons why a layer is known (ledger_names.c) ---------------- */
+/* ---- lists of ledger items, and reasons why a worker knows a layer (ledger_names.c) ---------- */
 
-/* Keys and tensors that are added to the ledger together. Begin with zeros. */
+/* Keys and tensors that are added to the ledger together. A zeroed struct is an empty list. */
 typedef struct clv_ledger_list {
   clv_ledger_item *items;
   size_t n, cap;
@@ -712,22 +724,24 @@ void clv_ledger_list_done(clv_ledger_list *l);
 /* Adds one key or tensor to the list. `identity` is not copied. */
 clv_code clv_ledger_list_add(clv_ledger_list *l, const char *identity, clv_ledger_kind kind,
                              const clv_sha256 *of, clv_err *err) CLV_USE_RESULT;
-/* Adds to the list each name (digest) that the ledger has for a tensor. Call this once all values
- * of the tensor were added to the sample `s`. */
+/* Adds to the list all digests under which the ledger stores a tensor. Call this when all values of
+ * the tensor have been added to the sample `s`. */
 clv_code clv_ledger_list_add_sample(clv_ledger_list *l, const char *identity,
                                     const clv_weights_sample *s, clv_err *err) CLV_USE_RESULT;
 
-/* Returns the name of a layer's key in a network with the seed CLEAVE_SESSION_NETWORK. seed: of the
- * session; node: name of a second or later node of the layer, "" for its first. */
+/* Computes the digest under which the ledger stores the key of a layer of a session's network
+ * (CLEAVE_SESSION_NETWORK). seed: seed of the session; node: name of a second or later graph node
+ * of the layer, "" for the first. */
 clv_code clv_ledger_hash_layer_key(const clv_key *seed, uint32_t layer, const char *node,
                                    clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
-/* Returns the name of the key of a module that belongs to no such network. */
+/* Computes the digest under which the ledger stores the key of a module outside a session's
+ * network. */
 clv_code clv_ledger_hash_module_key(const clv_key *key, clv_sha256 *ret,
                                     clv_err *err) CLV_USE_RESULT;
 
 /* Append to `reason` who knows the layer's key, or the values of the sample, and since when: "was
- * at 'spiffe://...' in an earlier session, by its key (2026-01-31)". Nothing is appended if no
- * worker knows it. */
+ * at 'spiffe://...' in an earlier session, by its key (2026-01-31)". Append nothing if no worker
+ * knows the key or the values. */
 clv_code clv_ledger_explain_known_key(const clv_ledger *l, const clv_sha256 *of, clv_bytes *reason,
                                       clv_err *err) CLV_USE_RESULT;
 clv_code clv_ledger_explain_known_sample(const clv_ledger *l, const clv_weights_sample *s,

@@ -26,13 +26,13 @@ clv_code egress_for_each_line(const char *text, size_t len, const char *label, e
  * time at which the thread must wake again. */
 uint64_t egress_renew_allowances(clv_egress_record *r);
 
-/* Reads the present contents of the file. A run may append lines at the same time. */
+/* Reads the present contents of a record's file. A run may append lines at the same time. */
 clv_code egress_read_file(int fd, const char *path, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- page, the report of an egress record (page.c; page_formats.c writes it) ----------------- */
 
-/* A line of the page, the report of an egress record. All rows of weights that differ only by name
- * are joined to one line. */
+/* A line of the page, the report of an egress record. Rows of weights or state that differ
+ * only in name, dtype and shape are joined to one line. */
 typedef struct egress_page_row {
   size_t attempt;            /* index in `attempts` of the summary */
   const clv_egress_key *key; /* key of the first row that was joined to the line */
@@ -60,7 +60,8 @@ typedef struct egress_page {
                             1]; /* last element: the sum of the receivers that are not listed */
 } egress_page;
 
-/* Format texts that the page has in every format (page_texts.c). The caller escapes them. */
+/* Format texts that are the same in the text, HTML and JSON page (page_texts.c). The caller escapes
+ * the texts. */
 void egress_format_tensor_name(const egress_page_row *r, clv_bytes *out);
 void egress_format_bytes(uint64_t settled_bytes, uint64_t unsettled_bytes, clv_bytes *out);
 void egress_format_time(const clv_egress_attempt *a, clv_bytes *out);
@@ -71,7 +72,7 @@ void egress_write_text_page(const egress_page *p, clv_bytes *out);
 void egress_write_html_page(const egress_page *p, clv_bytes *out);
 void egress_write_json_page(const egress_page *p, clv_bytes *out);
 
-/* ---- names of tensors in the ledger ---------------------------------------------------------- */
+/* ---- digests of rows, for the ledger (row_digests.c) ----------------------------------------- */
 
 /* Adds values of a sample to the digests of its rows (row_digests.c). */
 void clv_row_digests_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);

@@ -18,8 +18,8 @@
 /* Kind of the row for each cleave_sending_kind. An input of the loss has kind LABELS instead of
  * INPUT (is_row_of_sending). A piece of an optimiser's state finds the WEIGHTS row of its stage, as
  * a parameter does, never the STATE row, which the table has for its readers. A policy counts both
- * kinds as `weights`, and find_state_flow tells the pieces apart. (program_gate.c does find STATE.)
- */
+ * kinds as `weights`, and find_state_flow tells the pieces apart. In program_gate.c a piece of an
+ * optimiser's state has kind STATE. */
 static const struct {
   clv_egress_kind kind;
   const char *text;     /* words for such a tensor in messages */
@@ -140,8 +140,8 @@ static cleave_status check_policy(const clv_gate *g, const clv_egress_row *r,
 
 /* ---- take the bytes from the record's allowance ---------------------------------------------- */
 
-/* Takes the tensor's bytes from the allowance, the bytes that the egress record has granted its
- * flow. */
+/* Takes the tensor's bytes from the allowance, the bytes that the egress record has granted to the
+ * tensor's flow. */
 static cleave_status charge_to_flow(clv_egress_flow *f, const cleave_sending *s,
                                     cleave_error *error) {
   clv_err err;
@@ -164,7 +164,7 @@ static cleave_status charge_failure_report(const clv_gate *g, const cleave_sendi
   return set_denied(error);
 }
 
-/* ---- the decision ---------------------------------------------------------------------------- */
+/* ---- the decision whether a tensor may leave ------------------------------------------------- */
 
 cleave_status clv_gate_check_sending(void *gate, const cleave_sending *s, cleave_error *error) {
   clv_gate *g = gate;

@@ -32,10 +32,10 @@ static const char *const kind_names[] = {[CLV_LEDGER_KEY] = "key",
  * entry for each digest. */
 typedef struct ledger_line {
   clv_ledger_kind kind;
-  /* digest; a line "rows" has only the first CLV_LEDGER_ROW_DIGEST_BYTES of each, the others are
-   * 0 */
+  /* digest; a line "rows" has only the first CLV_LEDGER_ROW_DIGEST_BYTES bytes of each digest, the
+   * other bytes are 0 */
   uint8_t digest[CLV_LEDGER_DIGEST_BYTES];
-  size_t first_index;   /* index, in the order of the file, of the first digest on the same line */
+  size_t first_index;   /* index of the line's first digest among all digests of the file */
   const char *date;     /* DATE_LEN bytes in `text` of the ledger, no NUL */
   const char *identity; /* identity_len bytes in `text` of the ledger, no NUL */
   size_t identity_len;
@@ -44,7 +44,8 @@ typedef struct ledger_line {
 struct clv_ledger {
   clv_bytes text;
   clv_sha256 salt;
-  /* the file has no head line yet; clv_ledger_parse has drawn a new salt */
+  /* the file has no head line (the first line, with the salt) yet; clv_ledger_parse has drawn a
+   * salt */
   bool lacks_head_line;
   ledger_line *lines; /* [n] sorted by kind, digest and first_index */
   size_t n, cap, n_rows;
@@ -99,7 +100,7 @@ static bool parse_date(const char **p, const char *end, const char **ret) {
 }
 
 /* Returns true if the text is valid as an identity: 1 to CLV_LEDGER_MAX_IDENTITY bytes without
- * control characters, because commands print it. */
+ * control characters, because commands print identities. */
 static bool is_valid_identity(const char *text, size_t len) {
   for (size_t i = 0; i < len; i++)
     if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) return false;
@@ -228,7 +229,7 @@ static bool has_same_digest(const ledger_line *a, const ledger_line *b) {
   return a->kind == b->kind && memcmp(a->digest, b->digest, sizeof a->digest) == 0;
 }
 
-/* Returns the first entry with the kind and digest of `wanted`; NULL: the ledger has no such
+/* Returns the first entry with the kind and digest of wanted_line; NULL: the ledger has no such
  * entry. */
 static const ledger_line *find_first_line(const clv_ledger *l, const ledger_line *wanted_line) {
   size_t low = 0, high = l->n;
@@ -256,7 +257,8 @@ clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sh
 
 /* ---- writing lines of the ledger ------------------------------------------------------------- */
 
-/* Returns true if the ledger has an entry with the kind and digest of `wanted` for the identity. */
+/* Returns true if the ledger has an entry with the kind and digest of wanted_line for the
+ * identity. */
 static bool has_line_for_identity(const clv_ledger *l, const ledger_line *wanted_line,
                                   const char *identity) {
   const ledger_line *line = find_first_line(l, wanted_line);
@@ -342,7 +344,7 @@ static int compare_by_file_order(const void *a, const void *b) {
 }
 
 /* Returns true if a compacted file has the row. If the ledger has too many rows, a compacted file
- * has only those whose digests begin with enough zero bits. */
+ * has only the rows whose digests begin with enough zero bits. */
 static bool is_in_compacted_file(const clv_ledger *l, const ledger_line *line) {
   uint32_t digest_prefix = 0;
   int shift = 0;

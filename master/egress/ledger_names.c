@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of keys and tensors for the ledger, lists of them, and the words for what the ledger knows.
- * The trainer and the runtime of a program fill a list just before they send, and hand it to
- * clv_ledger_add. A program's runtime asks clv_ledger_explain_known_key and
- * clv_ledger_explain_known_sample about the modules at the master; master/plan/known_layers.c asks
- * the same of a session's layers.
+ * Computes the digests of keys for the ledger, makes lists of keys and tensors, and formats the
+ * reason why a worker knows a layer. The trainer and the runtime of a program fill a list just
+ * before they send, and hand it to clv_ledger_add. A program's runtime asks
+ * clv_ledger_explain_known_key and clv_ledger_explain_known_sample about the modules at the master;
+ * master/plan/known_layers.c asks the same about the layers of a session.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +48,7 @@ clv_code clv_ledger_list_add_sample(clv_ledger_list *l, const char *identity,
   return CLV_OK;
 }
 
-/* ---- names of layer keys --------------------------------------------------------------------- */
+/* ---- digests of layer keys ------------------------------------------------------------------- */
 
 static clv_code hash_secret(clv_bytes *of, clv_sha256 *ret, clv_err *err) {
   if (of->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -72,10 +72,10 @@ clv_code clv_ledger_hash_module_key(const clv_key *key, clv_sha256 *ret, clv_err
   return hash_secret(&of, ret, err);
 }
 
-/* ---- reasons why a layer is known ------------------------------------------------------------ */
+/* ---- reasons why a worker knows a layer ------------------------------------------------------ */
 
-/* Appends a reason if the ledger has the name. text_before, text_after: words before and after the
- * worker's identity in the reason. */
+/* Appends a reason if the ledger has the item `of`. text_before: words before the identity of the
+ * worker; text_after: words before the date. */
 static clv_code append_reason(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
                               const char *text_before, const char *text_after, clv_bytes *reason,
                               clv_err *err) {
@@ -95,7 +95,8 @@ clv_code clv_ledger_explain_known_key(const clv_ledger *l, const clv_sha256 *of,
 }
 
 /* Appends a reason if a worker has received the weights in another scale, type or order. f: moments
- * of the weights, which such a change does not alter. */
+ * of the weights (means that describe the distribution of the values), which such a change does not
+ * alter. */
 static clv_code append_reason_of_moments(const clv_ledger *l, const clv_weights_moments *f,
                                          clv_bytes *reason, clv_err *err) {
   for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_N_SPREAD_MEANS; neighbour_bits++) {

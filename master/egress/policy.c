@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks what a policy permits: clv_policy_check_tensor, _reading and _epoch before a command sends
- * anything, clv_policy_charge for each tensor at the gate. Each refusal names the line of the
- * policy that forbids the tensor and a remedy: a change of the session, or a request to the
- * policy's approver.
+ * Checks what a policy permits: clv_policy_check_tensor, clv_policy_check_look_result and
+ * clv_policy_check_epoch before a command sends anything, clv_policy_charge for each tensor at the
+ * gate. Each refusal names the line of the policy that forbids the tensor and a remedy: a change of
+ * the session, or a request to the policy's approver.
  */
 #include <fnmatch.h>
 #include <stddef.h>
@@ -54,7 +54,7 @@ static clv_code check_kind(const clv_policy_config *c, const clv_policy_tensor *
 static const struct {
   clv_finding finding;
   const char *key;
-  /* offsets in clv_policy_config of the key's value and position */
+  /* offsets in clv_policy_config of the key's value, and of the key's position in the file */
   size_t value_offset, pos_offset;
   const char *cure; /* change of the session that avoids the finding */
 } permit_keys[] = {
@@ -170,11 +170,12 @@ clv_code clv_policy_check_release(const clv_policy *p, const char *layer, const 
       layer, worker);
 }
 
-/* ---- results of the look --------------------------------------------------------------------- */
+/* ---- results of the look, the measurement before a run --------------------------------------- */
 
 static const struct {
   const char *name;
-  size_t pos_offset; /* offset in clv_policy_config of the position of max_read's key */
+  /* offset in clv_policy_config of the position in the file of the key under max_read */
+  size_t pos_offset;
 } attack_rows[] = {{"pixels", offsetof(clv_policy_config, pixels_pos)},
                    {"tokens", offsetof(clv_policy_config, tokens_pos)},
                    {"labels", offsetof(clv_policy_config, labels_pos)},

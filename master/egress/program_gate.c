@@ -47,7 +47,8 @@ struct clv_program_gate {
   size_t n_flows;
   /* index in `flows` of the flow that was charged last; a search begins there */
   size_t last_found_flow;
-  clv_err refusal; /* first refusal by row or policy; no tensor is sent after it */
+  /* first refusal by row or policy, after which no tensor is sent; code CLV_OK: none */
+  clv_err refusal;
 };
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -71,7 +72,7 @@ void clv_program_gate_free(clv_program_gate *g) {
 
 void clv_program_gate_begin_epoch(clv_program_gate *g) { clv_policy_begin_epoch(g->policy, 0); }
 
-/* ---- a tensor as policy and record know it --------------------------------------------------- */
+/* ---- kind, findings and text of a tensor ----------------------------------------------------- */
 
 /* Returns the worst findings that a tensor of this kind and dtype can have. Values of dtype i64 may
  * be labels or tokens. */
@@ -168,7 +169,7 @@ static bool is_row_of(const declared_row *r, const cleave_sending *s) {
   return has_name && d->input == s->input && has_declared_shape(d, s);
 }
 
-/* Returns the first row of the tensor. NULL: the program has declared none. */
+/* Returns the first declared row that the tensor belongs to. NULL: there is none. */
 static const declared_row *find_row(const clv_program_gate *g, const cleave_sending *s) {
   for (size_t i = 0; i < g->n_rows; i++)
     if (is_row_of(g->rows[i], s)) return g->rows[i];
@@ -223,8 +224,8 @@ static clv_code fill_row(const clv_program_gate *g, const cleave_declaration *d,
   return CLV_OK;
 }
 
-/* Returns the largest tensor of the row; a tensor of one sample if the row does not limit the
- * number of samples. */
+/* Returns a description of the largest tensor that the row permits. If the row does not limit the
+ * number of samples, the tensor has one sample. */
 static cleave_sending make_sending_of_row(const declared_row *r) {
   const cleave_declaration *d = &r->declaration;
   cleave_sending s = {.kind = d->kind,
@@ -280,7 +281,7 @@ clv_code clv_program_gate_declare(clv_program_gate *g, const cleave_declaration 
 
 /* ---- the check of a tensor ------------------------------------------------------------------- */
 
-/* Refuses this tensor. After it clv_program_gate_check refuses every tensor. */
+/* Refuses a tensor. From then on clv_program_gate_check refuses every tensor. */
 static cleave_status refuse_sending(clv_program_gate *g, const char *text, cleave_error *error) {
   if (g->refusal.code == CLV_OK) clv_fail(&g->refusal, CLV_DENIED, "egress refused: %s", text);
   snprintf(error->text, sizeof error->text, "%.479s", g->refusal.text);
@@ -394,9 +395,8 @@ static clv_code add_flow(clv_program_gate *g, const clv_egress_key *key, const c
   return CLV_OK;
 }
 
-/* Takes the bytes from the allowance of the tensor's flow, its balance in the record. The search
- * begins at the flow that was found last, because tensors are sent in the same order again and
- * again. */
+/* Takes the tensor's bytes from the balance of the tensor's flow in the record. The search begins
+ * at the flow that was found last, because tensors are sent in the same order again and again. */
 static clv_code charge_to_record(clv_program_gate *g, const cleave_sending *s,
                                  const declared_row *r, clv_err *err) {
   clv_egress_key key;

@@ -52,14 +52,14 @@ enum {
    * all */
   MIN_SIMPLE_ROWS = 3
 };
-/* largest distance of a row from the row that its few numbers give, as a part of the row's norm;
- * SHORT_ROW_TOLERANCE: for short rows */
+/* largest distance between a row and the row that follows from its few numbers, as a share of the
+ * row's norm; SHORT_ROW_TOLERANCE: for rows of fewer than MIN_LONG_ROW_VALUES values */
 static const double LONG_ROW_TOLERANCE = 0.05, SHORT_ROW_TOLERANCE = 0.005;
 
-/* ---- numbers of a row ------------------------------------------------------------------------ */
+/* ---- how few numbers a row needs ------------------------------------------------------------- */
 
 /* True if a list x is c times a list y for one number c, except for a rest of at most `tolerance`
- * times the norm of x. x_squares, y_squares, dot: sums of x^2, of y^2 and of x y. */
+ * times the norm of x. x_squares, y_squares, dot: sums of x^2, of y^2 and of x * y. */
 static bool is_multiple(double x_squares, double y_squares, double dot, double tolerance) {
   double remainder = y_squares > 0 ? x_squares - dot * dot / y_squares : x_squares;
   return remainder <= tolerance * tolerance * x_squares;
@@ -114,9 +114,9 @@ static bool is_wave(const float *v, size_t n, double tolerance) {
   return true;
 }
 
-/* Takes the row as a matrix with `width` columns. If it is a product, p gets its column [n /
- * width], and *ret_q points at its row, which is a part of v. total_squares: sum of the squares of
- * the row. */
+/* Reads the row v [n] as a matrix with `width` columns. Returns true if the matrix is a column
+ * times a row: p [n / width] receives the column, and *ret_q points at the row, a part of v.
+ * total_squares: sum of the squares of v. */
 static bool is_outer_product(const float *v, size_t n, size_t width, double total_squares,
                              double tolerance, float *p, const float **ret_q) {
   double mean_squares = total_squares / (double)(n / width), q_squares = 0, remainder = 0;
@@ -143,8 +143,8 @@ static void skip_zeros_at_ends(const float **v, size_t *n) {
 
 static size_t count_free_numbers(const float *v, size_t n, double tolerance, float *scratch);
 
-/* Counts the numbers that the row needs as a product of a column p and a row q, by the same rules
- * for p and q. Returns n if the row is no product. */
+/* Counts the numbers that the row needs as a product of a column p and a row q. count_free_numbers
+ * counts those of p and of q. Returns n if the row is no such product. */
 static size_t count_free_numbers_of_outer_product(const float *v, size_t n, double tolerance,
                                                   float *scratch) {
   const double total_squares = sum_squares(v, n);

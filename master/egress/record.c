@@ -63,7 +63,8 @@ struct clv_egress_record {
   char path[4096];
   int fd;
   uint64_t attempt, last_id;
-  /* protects the flows and the file; clv_egress_charge takes it only if the balance is too small */
+  /* protects the flows and the file; clv_egress_charge takes the lock only if the balance is too
+   * small */
   pthread_mutex_t lock;
   clv_egress_flow *flows, **flows_end;
   clv_bytes lines; /* formatted lines, not yet written */
@@ -86,8 +87,8 @@ static clv_code lock_file(const clv_egress_record *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Fails if the file was removed: lines could still be written to it, but no reader would find
- * them. */
+/* Fails if the file was removed: lines could still be written to it, but no reader would find these
+ * lines. */
 static clv_code check_not_removed(const clv_egress_record *r, clv_err *err) {
   struct stat st;
   if (fstat(r->fd, &st) != 0)
@@ -134,8 +135,8 @@ static clv_code write_lines(clv_egress_record *r, clv_err *err) {
   return err->code;
 }
 
-/* Writes r->lines to the file. waits_for_disk: waits until they are on the disk. Caller holds the
- * record's lock. Stores the first failure in r->first_failure. Every later call returns this
+/* Writes r->lines to the file. waits_for_disk: waits until the lines are on the disk. Caller holds
+ * the record's lock. Stores the first failure in r->first_failure. Every later call returns this
  * failure, because the contents of the disk are unknown then. */
 static clv_code flush_lines(clv_egress_record *r, bool waits_for_disk, clv_err *err) {
   if (r->first_failure.code == CLV_OK && r->lines.failed)
@@ -174,7 +175,8 @@ static void settle_oldest_allowance(clv_egress_flow *f, uint64_t bytes) {
           f->n_open_allowances * sizeof *f->open_allowances);
 }
 
-/* Settles the open allowances of a flow whose bytes are used up: writes how many were sent. */
+/* Settles each open allowance whose bytes are used up: formats a SETTLE line with the bytes that
+ * were sent. */
 static void settle_used_allowances(clv_egress_flow *f) {
   uint64_t taken_bytes = f->granted_bytes - load_atomic(&f->balance);
   while (f->n_open_allowances && f->settled_bytes + f->open_allowances[0].bytes <= taken_bytes)

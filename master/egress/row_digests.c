@@ -6,18 +6,18 @@
  *
  * clv_weights_sample_add hands all values to clv_row_digests_add. For each row that function keeps
  * 16 sums: the sums of its values times fixed random factors. Of a row with more than 256 values it
- * uses 256 values, evenly spaced. After the last value the sums are divided by the row's norm,
- * taken without sign, and rounded down to cells of a tenth. The digest is made of these cells.
+ * uses 256 values, evenly spaced. After the last value, the absolute value of each sum is divided
+ * by the row's norm and rounded down to cells of a tenth. The digest is made of these cells.
  * Rounding to bf16 or f16 moves a sum by less than a hundredth of a cell, so at least nine of ten
  * rows of a rounded copy keep their digest. By estimate two different rows of eight values have the
  * same cells once in 2^38 pairs, and rows of 32 values once in 2^70.
  *
  * The ledger keeps the 128 smallest digests of the rows of a tensor and of its columns. The choice
- * follows from the digests, so a copy of the rows in another tensor has the same ones. A row with
- * fewer than four values that are not 0, or in which few values are much larger than the others,
- * has no digest. Different rows with 4 to 7 values that are not 0 may have the same digest by
- * chance, so four such digests must agree. The last byte of a digest says whether its row is such a
- * row.
+ * follows from the digests, so a copy of the rows in another tensor keeps the same digests. A row
+ * with fewer than four values that are not 0, or in which few values are much larger than the
+ * others, has no digest. Different rows with 4 to 7 values that are not 0 may have the same digest
+ * by chance, so four such digests must agree. The last byte of a digest says whether its row is
+ * such a row.
  */
 #include <math.h>
 #include <pthread.h>
@@ -47,7 +47,7 @@ typedef struct line_sums {
   size_t n; /* number of values that are not 0 */
 } line_sums;
 
-/* All rows of a tensor, or all columns. */
+/* All rows of a tensor, or all columns. A line is one row or one column. */
 typedef struct axis {
   size_t n, length;    /* number of lines; number of values of each line */
   line_sums *lines;    /* [n] sums of the lines; NULL after the last value was added */
@@ -58,7 +58,7 @@ typedef struct axis {
 struct clv_row_digests {
   axis axes[2];   /* [0]: the rows; [1]: the columns */
   size_t n_added; /* number of values added so far */
-  clv_code code;  /* not CLV_OK: memory or a digest has failed */
+  clv_code code;  /* first failure to allocate memory or to compute a digest; CLV_OK: none */
 };
 
 void clv_row_digests_free(clv_row_digests *d) {
@@ -71,7 +71,7 @@ void clv_row_digests_free(clv_row_digests *d) {
 
 /* ---- sums of a row times random factors ------------------------------------------------------ */
 
-/* random factors of the values of a line */
+/* random factors by which the values of a line are multiplied */
 static float random_factors[MAX_POINTS_PER_LINE][N_SUMS];
 static pthread_once_t random_factors_once = PTHREAD_ONCE_INIT;
 
@@ -141,8 +141,8 @@ size_t clv_row_hash_points(const clv_sha256 *row_hash) {
   return row_hash->bytes[sizeof row_hash->bytes - 1] ? CLV_ROW_MIN_POINTS : 1;
 }
 
-/* Computes the digest of a row or column. *ret_has_digest false: the line has none, because too few
- * of its values count. */
+/* Computes the digest of a row or column. *ret_has_digest false: the line has no digest, because
+ * too few of its values are not 0, or few are much larger than the others. */
 static clv_code compute_line_digest(const line_sums *l, clv_sha256 *ret, bool *ret_has_digest,
                                     clv_err *err) {
   struct {
@@ -196,7 +196,8 @@ static clv_code begin_digests(const clv_weights_sample *s, clv_row_digests **ret
 void clv_row_digests_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len) {
   size_t size = clv_dtype_size(s->dtype), at = (size_t)(offset / size), n = len / size;
   clv_err ignored;
-  /* after such a call the sample never becomes complete, so it gets no digests */
+  /* a call with part of a value, or with bytes past the end, adds nothing, so the sample never
+   * becomes complete and gets no digests */
   if (offset % size || at + n > s->n_values) return;
   if (!s->row_digests && begin_digests(s, &s->row_digests, &ignored) != CLV_OK && s->row_digests)
     s->row_digests->code = CLV_EXHAUSTED;

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Computes digests, which name the values of a tensor in the ledger. A sample has at most 4,096
- * values from all over the tensor, so that weights of any size are named in about the same time. It
- * rounds them to bf16, so that a copy in that type has the same name. Two tensors of the same shape
- * with equal samples count as the same tensor, so at worst the ledger reports a worker that does
- * not know the tensor.
+ * values from all over the tensor, so that the digest of weights of any size takes about the same
+ * time. The values are rounded to bf16, so that a copy in bf16 has the same digest. Two tensors of
+ * the same shape with equal samples count as the same tensor, so at worst the ledger reports a
+ * worker that does not know the tensor.
  *
  * Moments (clv_weights_moments) name values whatever their order and unit: values times a factor,
- * or rounded to bf16, have the same moments. Those of a sample are means of cosines and sines of
- * its values. These are bounded, so rounding changes them little. If the tensor has more values
- * than a sample, it also has moments of all values. They do not change if the tensor is transposed
- * or its rows are reordered, and neither do those of a tensor with at most 4,096 values. They are
- * made of the sums
+ * or rounded to bf16, have the same moments. The moments of a sample are means of cosines and sines
+ * of its values. Cosines and sines are bounded, so rounding changes the means little. A tensor with
+ * more values than a sample also has moments of all values, which do not change if the tensor is
+ * transposed or its rows are reordered. The moments of a tensor with at most 4,096 values do not
+ * change then either. The moments of all values are made of the sums
  *
- *   z_k = sum of |v|^(i k w)   and   s_k = sum of sign(v) |v|^(i k w),   k = 1, 2, 3,
+ *   z_k = sum of |v|^(i * k * w)   and   s_k = sum of sign(v) * |v|^(i * k * w),   k = 1, 2, 3,
  *
- * in one pass and in any order. A factor turns z_k by an angle, and z_2 and z_3 by two and three
- * times the angle of z_1. The moments are these sums after z_1 is rotated back to be real.
+ * in one pass and in any order. A factor on the values turns z_1 by an angle, and z_2 and z_3 by
+ * two and three times that angle. The moments are these sums after z_1 is rotated back to be real.
  *
- * The means are rounded down to cells of a third of the deviation that such a mean has between two
- * draws of weights. With eight means, one pair of draws in some 10^7 has the same cells. Rounding
- * values twice makes sums smaller, by up to 3 * 10^-5 of the count. So cells are at least 10^-4 of
- * the count, and above 4 million values more pairs count as one.
+ * The means are rounded down to cells. The width of a cell is a third of the deviation that such a
+ * mean has between two random draws of weights. With eight means, about one pair of draws in 10^7
+ * has the same cells. Rounding values twice makes sums smaller, by up to 3 * 10^-5 of the count. So
+ * cells are at least 10^-4 of the count, and above 4 million values more pairs have the same cells.
  */
 #include <math.h>
 #include <pthread.h>
@@ -57,11 +57,11 @@ static void *part_values(clv_weights_sample *s, size_t part) {
 
 /* ---- sums over all values of a tensor -------------------------------------------------------- */
 
-/* the w in the sums z_k and s_k at the head of this file */
+/* the number w in the sums z_k and s_k, which the head of this file defines */
 static const double LOG_FREQUENCY = 1.4;
 enum { N_MAGNITUDES = 1 << 15 };
 
-/* |v|^(i w) for each value v of bf16; 0 for 0 and for values that are not finite. All values are
+/* |v|^(i * w) for each value v of bf16; 0 for 0 and for values that are not finite. All values are
  * rounded to bf16 before they are summed, so that a rounded copy has the same sums as its
  * original. */
 static double complex_powers[N_MAGNITUDES][2];
@@ -145,10 +145,9 @@ clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
 
 enum { MIN_SAMPLED_VALUES = 16 };
 /* LOWEST_FREQUENCY: lowest of the four frequencies of cosines and sines, of values with mean square
- * 1.
- * MEAN_CELL_SIZE: width of the cells to which moments are rounded down, to be multiplied by the
- * square root of the number of values. NEAR_CELL_SHARE: a moment within this share of a cell from
- * the next cell may count there. */
+ * 1. MEAN_CELL_SIZE: width of the cells to which moments are rounded down, to be multiplied by the
+ * square root of the number of values. NEAR_CELL_SHARE: a moment that is less than this share of a
+ * cell away from a neighbouring cell may count in that cell. */
 static const double LOWEST_FREQUENCY = 1.5, MEAN_CELL_SIZE = 0.2, NEAR_CELL_SHARE = 0.2;
 /* least width of the cells for the moments of all values, divided by the number of values */
 static const double MIN_MEAN_CELL_SIZE = 1e-4;
@@ -182,16 +181,16 @@ static bool compute_sample_moments(const clv_weights_sample *s, clv_weights_mome
   return true;
 }
 
-/* Rotates z_k, the sum of |v|^(i k w) over all values v, back by k times the angle of z_1, so that
- * a factor on the values makes no difference. */
+/* Rotates z_k, the sum of |v|^(i * k * w) over all values v, back by k times the angle of z_1, so
+ * that a factor on the values makes no difference. */
 static void rotate_back(const double *z, int k, double angle, double ret[2]) {
   double c = cos(k * angle), s = sin(k * angle);
   ret[0] = z[2 * k - 2] * c + z[2 * k - 1] * s;
   ret[1] = z[2 * k - 1] * c - z[2 * k - 2] * s;
 }
 
-/* Replaces hypot, whose results differ between glibc 2.34, with which the wheel runs, and 2.35. The
- * squares of these sums do not overflow. */
+/* Replaces hypot, whose results differ between glibc 2.34, with which the Python wheel runs, and
+ * 2.35. The squares of these sums do not overflow. */
 static double vector_length(double x, double y) { return sqrt(x * x + y * y); }
 
 static bool compute_full_moments(const clv_weights_sample *s, clv_weights_moments *ret) {

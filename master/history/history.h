@@ -30,7 +30,7 @@ typedef struct clv_run_lock clv_run_lock;
 /* Files of a run folder, besides the record, the logs and the checkpoints. */
 #define CLV_RUN_CLASSES_FILE "classes"      /* names of the classes, a line each, in their order */
 #define CLV_RUN_BEST_FILE "checkpoint.best" /* step, metric and value of the best checkpoint */
-/* what was learnt from the training records of a table */
+/* settings of a table's columns that were computed from the training records */
 #define CLV_RUN_TABLE_FILE "table.json"
 /* records of the test with the largest losses, by their ids */
 #define CLV_RUN_WORST_FILE "worst_records.json"
@@ -73,7 +73,8 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run,
  * clv_run_lock_check_newest. */
 clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *failure_text,
                                   clv_err *err) CLV_USE_RESULT;
-/* Raises the epoch, so that workers replace the session that they still have by a new one. */
+/* Raises the epoch, the number of the attempt, so that workers replace the session that they still
+ * have by a new one. */
 clv_code clv_run_lock_raise_epoch(clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
 /* Records that the attempt, after a recovery, trains again from `step`. */
 void clv_run_lock_note_recovery(clv_run_lock *c, uint64_t step);
@@ -96,7 +97,7 @@ void clv_run_lock_note_step(clv_run_lock *c, uint64_t step, double loss,
                             double accuracy); /* in the record in memory; writes no file */
 /* Remembers the best evaluation: by accuracy, or by loss where accuracy is NaN. */
 void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e);
-/* Forgets the best evaluation if it is of a later step, since the run goes back to `step`. */
+/* Forgets the best evaluation if its step is later than `step`, to which the run goes back. */
 void clv_run_lock_note_rewind(clv_run_lock *c, uint64_t step);
 void clv_run_lock_note_checkpoint(clv_run_lock *c); /* after a checkpoint: writes run.json */
 /* Records the outcome of the attempt. An attempt that never started is undone instead, if it
@@ -126,8 +127,8 @@ clv_code clv_history_print_log(const char *run, bool follows, bool json, int *re
 
 /* Asks a run to end after a checkpoint, or kills it (kills_now). Waits until it has ended and
  * prints its state. *ret_exit_code: 0 if it stopped as asked or had finished, else its exit code.
- * CLV_PRECONDITION: it does not run; CLV_UNAVAILABLE: it runs on another host; CLV_DENIED: it
- * belongs to another user. */
+ * CLV_PRECONDITION: the run is not running; CLV_UNAVAILABLE: it runs on another host; CLV_DENIED:
+ * it belongs to another user. */
 clv_code clv_history_stop_run(const char *run, bool kills_now, bool json, int *ret_exit_code,
                               clv_err *err) CLV_USE_RESULT;
 

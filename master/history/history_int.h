@@ -47,12 +47,12 @@ bool clv_is_run_file(const char *name); /* returns true if files of a run have t
  * the move until clv_run_folder_commit_move. If this process is killed at any point before that,
  * the next process that locks the folder undoes the move with clv_run_folder_undo_move. */
 clv_code clv_run_folder_move_aside(const char *run_dir, char **ret, clv_err *err) CLV_USE_RESULT;
-/* Moves the files back, after deleting the files of the new run, which did not start. Does nothing
- * if run_dir has no note. */
+/* Moves the files of the earlier run back, after deleting the files of the new run, which did not
+ * start. Does nothing if run_dir has no note. */
 clv_code clv_run_folder_undo_move(const char *run_dir, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_folder_commit_move(const char *run_dir, clv_err *err) CLV_USE_RESULT;
 
-/* Both delete the files of a run in a folder. clv_run_folder_remove also deletes run.lock, and the
+/* Delete the files of a run in a folder. clv_run_folder_remove also deletes run.lock, and the
  * folder if it is then empty. */
 clv_code clv_run_folder_clear(const char *folder, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_folder_remove(const char *run_dir, clv_err *err) CLV_USE_RESULT;
@@ -91,7 +91,9 @@ typedef enum clv_run_state {
   CLV_STATE_FAILED,
   CLV_STATE_INTERRUPTED,
   CLV_STATE_STOPPED,
-  CLV_STATE_RECOVERED, /* never the last attempt, unless run.json was edited */
+  /* a later attempt of the same process followed; never a run's last attempt, unless run.json was
+   * edited */
+  CLV_STATE_RECOVERED,
   CLV_STATE_DIED,      /* ended without recording why: killed, or its machine went down */
   CLV_STATE_ELSEWHERE, /* recorded as running, by a process of another host */
   CLV_STATE_DAMAGED,   /* run.json cannot be read */

@@ -61,7 +61,7 @@ static clv_code add_runs_below(run_list *l, const char *folder, clv_err *err) {
   return CLV_OK;
 }
 
-/* Returns when the last attempt of a run began; 0: it has none. */
+/* Returns when the last attempt of a run began; 0: the run has no attempt. */
 static uint64_t last_attempt_began_ms(const clv_run_entry *e) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   return a ? a->began_ms : 0;

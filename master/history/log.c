@@ -86,7 +86,7 @@ static clv_code print_new_bytes(log_tail *t, clv_err *err) {
   return CLV_OK;
 }
 
-/* Logs how the run ended, if the run could not write that to its log itself. */
+/* Prints how the run ended, if the run could not write its end to its own log. */
 static void log_run_outcome(const clv_run_entry *e) {
   static const char *const outcome_texts[] = {
       [CLV_STATE_DIED] = CLV_DIED_TEXT,

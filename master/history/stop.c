@@ -21,7 +21,7 @@ bool clv_is_stop_request(const siginfo_t *info) {
   return info->si_code == SI_QUEUE && info->si_value.sival_int == STOP_SIGNAL_VALUE;
 }
 
-/* glibc has functions for these two calls from 2.36 on; the wheel runs with 2.34. */
+/* glibc has functions for these two calls from 2.36 on; the Python wheel must run with 2.34. */
 static int open_process(long pid) { return (int)syscall(SYS_pidfd_open, (pid_t)pid, 0); }
 static int signal_process(int process_fd, siginfo_t *info) {
   return (int)syscall(SYS_pidfd_send_signal, process_fd, info->si_signo, info, 0);

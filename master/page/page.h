@@ -23,7 +23,8 @@ clv_code clv_page_write(const char *const *folders, size_t n, clv_bytes *out,
                         clv_err *err) CLV_USE_RESULT;
 
 /* As clv_page_write, but makes the page of one run from the texts of its evaluations.jsonl (`len`
- * bytes) and its worst_records.json (`worst_len` bytes; 0: the run has none), without a folder. */
+ * bytes) and its worst_records.json (`worst_records_len` bytes; 0: the run has none), without a
+ * folder. */
 clv_code clv_page_write_texts(const char *evaluation_lines, size_t len, const char *worst_records,
                               size_t worst_records_len, clv_bytes *out,
                               clv_err *err) CLV_USE_RESULT;

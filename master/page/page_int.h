@@ -13,12 +13,13 @@
 #include "master/page/page.h"
 
 enum {
-  PAGE_MAX_POINTS = 1024,  /* points kept of a curve; a longer curve keeps every 2nd, 4th, ... */
-  PAGE_MAX_VALUES = 32,    /* scores of an evaluation */
-  PAGE_MAX_CLASSES = 1024, /* classes of an evaluation */
+  /* most points kept of a curve; a longer curve keeps every 2nd, 4th, ... */
+  PAGE_MAX_POINTS = 1024,
+  PAGE_MAX_VALUES = 32,        /* most scores of an evaluation */
+  PAGE_MAX_CLASSES = 1024,     /* most classes of an evaluation */
   PAGE_MAX_SHOWN_CLASSES = 16, /* most classes whose confusion matrix and ROC curves are shown */
-  PAGE_MAX_BINS = 64,          /* calibration bins of an evaluation */
-  PAGE_MAX_WORST_RECORDS = 64  /* records of worst_records.json */
+  PAGE_MAX_BINS = 64,          /* most calibration bins of an evaluation */
+  PAGE_MAX_WORST_RECORDS = 64  /* most records of worst_records.json */
 };
 
 /* Points of a curve, thinned out: one of every `stride` points is kept. n: points kept; n_added:
@@ -50,13 +51,13 @@ typedef struct page_scores {
   size_t n_values;
   page_class *classes; /* [n_classes] */
   size_t n_classes;
-  double *confusion; /* [confusion_width][confusion_width] or NULL */
+  double *confusion; /* [confusion_width][confusion_width] confusion matrix; NULL: none */
   size_t confusion_width;
   /* [n_bins] calibration bins: number of labelled positions, mean probability, share of right
    * answers */
   double bins[PAGE_MAX_BINS][3];
   size_t n_bins;
-  char *target; /* name of the target that has the scores; NULL: they are of the evaluation */
+  char *target; /* name of the target that has the scores; NULL: the scores are of the evaluation */
   /* [n_targets] scores of each target; NULL: the evaluated records have one label */
   struct page_scores *targets;
   size_t n_targets;
@@ -71,12 +72,13 @@ typedef struct page_worst_record {
 
 /* A run, as the files of its folder describe it. */
 typedef struct page_run {
-  const char *folder; /* as the caller named it */
+  const char *folder; /* path of the run folder, as the caller gave it */
   clv_run_record record;
   clv_egress_summary egress;
   bool has_egress;
   page_series train_loss, validation_loss, validation_accuracy; /* x: step */
-  page_scores test_scores, interval_scores; /* newest test of the run; `eval --intervals` */
+  /* scores of the run's newest test; scores of `eval --intervals` */
+  page_scores test_scores, interval_scores;
   page_worst_record worst_records[PAGE_MAX_WORST_RECORDS];
   size_t n_worst_records;
   uint64_t n_steps, n_pace_lines; /* numbers of lines of metrics.jsonl and of pace.jsonl */
@@ -115,7 +117,7 @@ void page_put_number(clv_bytes *out, double v);
 
 /* A curve of a chart. */
 typedef struct page_curve {
-  const char *name; /* in the legend */
+  const char *name; /* name of the curve in the legend */
   const page_series *points;
   int color; /* index of the colour in the page's style, from 0 */
 } page_curve;

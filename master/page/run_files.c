@@ -97,8 +97,8 @@ static clv_code read_lines(page_run *r, const char *name, line_reader *read, clv
   return CLV_OK;
 }
 
-/* Reads a file of at most max_bytes; leaves *ret empty if it is missing. path: receives its
- * path. */
+/* Reads a file of at most max_bytes; leaves *ret empty if the file is missing. path: receives the
+ * path of the file. */
 static clv_code read_file(const page_run *r, const char *name, size_t max_bytes, clv_bytes *path,
                           clv_bytes *ret, clv_err *err) {
   clv_bytes_printf(path, "%s/%s", r->folder, name);

@@ -49,7 +49,7 @@ static page_value *find_or_add_value(page_scores *s, const char *name) {
   return v;
 }
 
-/* Sets the value with this name. Ignores it if it cannot be added. */
+/* Sets the value with this name. Ignores the value if it cannot be added. */
 static void set_value(page_scores *s, const char *name, double value) {
   page_value *v = find_or_add_value(s, name);
   if (v) v->value = value;

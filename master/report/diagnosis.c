@@ -19,13 +19,13 @@
 #define FAR_ROUND_TRIP_S 0.005  /* shortest round-trip time that no local network has */
 #define ALL_TIME_SHARE 0.97     /* share that counts as all of the time */
 #define MAX_LISTED_SESSIONS 3   /* most names of sessions in a line */
-/* If a wait has more bytes transferred than this, the transfer may be the reason for the wait. */
+/* bytes per wait; if more are transferred, the transfer may be the reason for the wait */
 #define LARGE_WAIT_BYTES 65536
 
 /* ---- parts of a session ---------------------------------------------------------------------- */
 
-/* Returns the next other part of the session of s, from worker *at on; NULL: no more. ret_worker:
- * receives its worker. */
+/* Returns the next part, other than s, of the session that s belongs to. The search begins at
+ * worker *at. NULL: there is none. *ret_worker: worker of the returned part. */
 static const clv_status_session *next_peer_session(const clv_status_view *view,
                                                    const clv_status_session *s, uint32_t *at,
                                                    const clv_status_worker **ret_worker) {
@@ -46,7 +46,7 @@ static double busy_or_core_wait_share(const clv_status_session *s) {
   return s ? s->busy_share + s->core_wait_share : 0;
 }
 
-/* Returns the busiest other part of the session of s; NULL: there is none. */
+/* Returns the busiest part, other than s, of the session that s belongs to; NULL: there is none. */
 static const clv_status_session *find_busiest_peer_session(const clv_status_view *view,
                                                            const clv_status_session *s,
                                                            const clv_status_worker **ret_worker) {
@@ -62,7 +62,8 @@ static const clv_status_session *find_busiest_peer_session(const clv_status_view
   return busiest_session;
 }
 
-/* Returns the part of the session of s at the worker with this name; NULL: there is none. */
+/* Returns the part, at the worker with this name, of the session that s belongs to; NULL: there is
+ * none. */
 static const clv_status_session *find_session_at_worker(const clv_status_view *view,
                                                         const clv_status_session *s,
                                                         const char *worker) {
@@ -113,7 +114,7 @@ static void append_session_name(const clv_status_session *s, const clv_status_wo
   clv_bytes_puts(out, w->name);
 }
 
-/* Returns the link with the largest waiting_share; NULL: no link has any. *ret_sum: the sum of
+/* Returns the link with the largest waiting_share; NULL: all are 0. *ret_sum: the sum of
  * waiting_share over all links. */
 static const clv_status_link *find_most_awaited_link(const clv_status_session *s, double *ret_sum) {
   const clv_status_link *most_awaited_link = NULL;
@@ -138,8 +139,8 @@ static void append_round_trip(const clv_status_link *l, const char *prefix, clv_
     clv_bytes_printf(out, "%s%s round trip", prefix, status_format_time(l->round_trip_s, text));
 }
 
-/* Appends the speed of the link, if large tensors were in flight on it for most of the wait.
- * Returns false and appends nothing if not. */
+/* Appends the speed of the link, if large tensors were in flight on the link for most of the wait.
+ * Returns false and appends nothing otherwise. */
 static bool explain_by_slow_link(const clv_status_link *l, clv_bytes *out) {
   char rate[STATUS_TEXT_BYTES];
   const char *separator = "";
@@ -283,9 +284,8 @@ static void describe_queued(const clv_status_worker *w, const clv_status_session
                      n > MAX_LISTED_SESSIONS ? ", ..." : "", n > 1 ? "" : "s");
 }
 
-/* Returns the link for which a wait in progress probably waits; NULL: unknown. No packet has ended
- * the wait yet, so this is a link whose peer does not answer PINGs, else one with a tensor in
- * flight, else the only link. */
+/* Guesses the link whose packet will end the wait in progress; NULL: unknown. Returns a link whose
+ * peer does not answer PINGs, else a link with a large tensor in flight, else the only link. */
 static const clv_status_link *find_awaited_link(const clv_status_session *s) {
   const clv_status_link *awaited_link = s->n_links == 1 ? &s->links[0] : NULL, *silent_link = NULL;
   for (uint32_t i = 0; i < s->n_links; i++) {
@@ -346,7 +346,7 @@ static void describe_waiting(const clv_status_view *view, const clv_status_sessi
   double ended_wait_share;
   const clv_status_link *l = find_most_awaited_link(s, &ended_wait_share);
   CLV_AUTO(clv_bytes_done) clv_bytes why = {0};
-  /* the wait in progress counts for no link yet */
+  /* most of the time went into a wait in progress, which is in no link's waiting_share yet */
   if (!l || s->idle_share - ended_wait_share > l->waiting_share) {
     describe_open_wait(view, s, out);
     return;

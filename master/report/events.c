@@ -17,15 +17,15 @@
 #include "master/report/report_int.h"
 
 enum {
-  MAX_PENDING_BYTES = 1 << 16, /* pending records of more bytes are written at once */
+  MAX_PENDING_BYTES = 1 << 16, /* pending events of more bytes are written at once */
   MAX_NAME_ATTEMPTS = 100,     /* names that are tried for a new file */
 };
 
 struct clv_event_file {
   clv_sink file;
-  /* messages while they are encoded, and complete records that wait for the next flush. They are
-   * reused, so a step allocates nothing once they have grown. */
-  clv_bytes value, summary, event, pending_records;
+  /* messages while they are encoded, and framed events that wait for the next flush. The buffers
+   * are reused, so a step allocates nothing once they have grown. */
+  clv_bytes value, summary, event, pending_events;
 };
 
 /* ---- encoding of protobuf messages ----------------------------------------------------------- */
@@ -118,27 +118,27 @@ static void begin_event(clv_event_file *e, uint64_t step) {
   if (step) put_number_field(&e->event, EVENT_STEP_FIELD, step);
 }
 
-/* Appends e->event to e->pending as a record. */
+/* Appends e->event, framed as a record of the file, to e->pending_events. */
 static void end_event(clv_event_file *e) {
-  size_t start = e->pending_records.len;
-  put_little_endian(&e->pending_records, e->event.len, 8);
-  if (!e->pending_records.failed)
-    put_little_endian(&e->pending_records, masked_crc(e->pending_records.data + start, 8), 4);
-  clv_bytes_add(&e->pending_records, e->event.data, e->event.len);
-  put_little_endian(&e->pending_records, masked_crc(e->event.data, e->event.len), 4);
-  e->pending_records.failed |= e->event.failed || e->summary.failed || e->value.failed;
+  size_t start = e->pending_events.len;
+  put_little_endian(&e->pending_events, e->event.len, 8);
+  if (!e->pending_events.failed)
+    put_little_endian(&e->pending_events, masked_crc(e->pending_events.data + start, 8), 4);
+  clv_bytes_add(&e->pending_events, e->event.data, e->event.len);
+  put_little_endian(&e->pending_events, masked_crc(e->event.data, e->event.len), 4);
+  e->pending_events.failed |= e->event.failed || e->summary.failed || e->value.failed;
   e->event.failed = e->summary.failed = e->value.failed = false;
-  if (e->pending_records.len >= MAX_PENDING_BYTES || e->pending_records.failed)
+  if (e->pending_events.len >= MAX_PENDING_BYTES || e->pending_events.failed)
     clv_event_file_flush(e);
 }
 
-/* Writes the pending records. If memory ran out for one of them, drops them all instead. */
+/* Writes the pending events. If memory ran out for one event, drops all pending events instead. */
 void clv_event_file_flush(clv_event_file *e) {
   if (!e) return;
-  if (!e->pending_records.failed)
-    clv_sink_write(&e->file, e->pending_records.data, e->pending_records.len);
-  e->pending_records.failed = false;
-  e->pending_records.len = 0;
+  if (!e->pending_events.failed)
+    clv_sink_write(&e->file, e->pending_events.data, e->pending_events.len);
+  e->pending_events.failed = false;
+  e->pending_events.len = 0;
 }
 
 /* Appends e->value to e->summary. */
@@ -258,7 +258,7 @@ void clv_event_file_close(clv_event_file *e) {
   clv_bytes_done(&e->value);
   clv_bytes_done(&e->summary);
   clv_bytes_done(&e->event);
-  clv_bytes_done(&e->pending_records);
+  clv_bytes_done(&e->pending_events);
   free(e);
 }
 

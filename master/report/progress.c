@@ -14,7 +14,7 @@
 
 #include "master/report/report_int.h"
 
-/* ---- files of a line per step ---------------------------------------------------------------- */
+/* ---- files with a line per step -------------------------------------------------------------- */
 
 /* MAX_TAG_BYTES: longest tag in event files, with its NUL. MAX_SCALARS_PER_CALL: number of scores
  * after which the scalars so far are passed to the event file.
@@ -105,7 +105,7 @@ static bool is_known_scalar(const double values[N_STEP_SCALARS], step_scalar i) 
 
 /* A file with a line per step or evaluation. Lines whose write fails wait in memory. */
 typedef struct line_file {
-  int fd;                  /* -1: not open */
+  int fd;                  /* descriptor of the file; -1: not open */
   clv_bytes pending_lines; /* lines that are not yet written */
   bool has_warned;         /* a failed write was reported */
 } line_file;
@@ -177,7 +177,7 @@ static void add_session_text(clv_event_file *e, uint64_t step, const char *sessi
   if (text.len && !text.failed) clv_event_file_add_text(e, step, "session", text.data);
 }
 
-/* Opens the event file. A new run makes TensorBoard ignore all older records of the folder, a
+/* Opens the event file. A new run makes TensorBoard ignore all older events of the folder, a
  * resumed run only those of the steps that it repeats. */
 static clv_code open_event_file(clv_reporter *r, const clv_report_options *o, clv_err *err) {
   if (!o->tensorboard_folder) return CLV_OK;

@@ -21,8 +21,8 @@
 
 typedef struct clv_journal clv_journal;
 
-/* Opens log.txt and log.jsonl in the run folder. append: adds to the lines of earlier attempts.
- * notifier: receives the first write error of each file. */
+/* Opens log.txt and log.jsonl in the run folder. appends: adds to the lines of earlier attempts;
+ * false: drops these lines. notifier: receives the first write error of each file. */
 clv_code clv_journal_open(const char *run_dir, bool appends, clv_notifier notifier,
                           clv_journal **ret, clv_err *err) CLV_USE_RESULT;
 void clv_journal_close(clv_journal *j); /* NULL is allowed */
@@ -30,8 +30,8 @@ void clv_journal_closep(clv_journal **j);
 /* Adds a line of text and its JSON form. Does nothing if the journal is NULL. */
 void clv_journal_add(clv_journal *j, const char *text, const char *json_line);
 
-/* Appends to `out` the JSON object `json` with the members time and level put before its own. json
- * NULL: appends an object of the event "note" with the text. */
+/* Appends to `out` the JSON object `json` with the members time and level before its own members.
+ * json NULL: appends an object of the event "note" with the text. */
 void clv_report_json(clv_bytes *out, clv_log_level level, const char *text, const char *json);
 
 /* Prints a line on standard output, as JSON or as text, and adds both forms to the journal, which
@@ -46,12 +46,12 @@ typedef struct clv_scalar {
   double value;    /* written as f32 */
 } clv_scalar;
 
-/* An event file of TensorBoard. Records stay in memory until a flush. Only the first failed write
- * is reported, to `notice`. All functions except _open accept NULL. */
+/* An event file of TensorBoard. Events stay in memory until a flush. Only the first failed write is
+ * reported, to `notifier`. All functions except _open accept NULL. */
 typedef struct clv_event_file clv_event_file;
 
 /* Creates a new event file in `folder`, which is created if needed. The file tells TensorBoard to
- * ignore the records that older files of the folder have for `step` and later steps. */
+ * ignore the events that older files of the folder have for `step` and later steps. */
 clv_code clv_event_file_open(const char *folder, uint64_t step, clv_notifier notifier,
                              clv_event_file **ret, clv_err *err) CLV_USE_RESULT;
 void clv_event_file_add_scalars(clv_event_file *e, uint64_t step, const clv_scalar *scalars,
@@ -59,7 +59,7 @@ void clv_event_file_add_scalars(clv_event_file *e, uint64_t step, const clv_scal
 void clv_event_file_add_text(clv_event_file *e, uint64_t step, const char *tag,
                              const char *markdown);
 void clv_event_file_flush(clv_event_file *e);
-void clv_event_file_close(clv_event_file *e); /* flushes */
+void clv_event_file_close(clv_event_file *e); /* flushes the events in memory and frees e */
 void clv_event_file_closep(clv_event_file **e);
 
 /* ---- progress of a run ----------------------------------------------------------------------- */
@@ -83,7 +83,7 @@ typedef struct clv_progress {
 typedef struct clv_evaluation {
   const char *dataset; /* "validation" or "test" */
   uint64_t step, epoch, n_samples;
-  uint64_t n_labelled;     /* positions with a label; 0: one per sample */
+  uint64_t n_labelled;     /* number of positions with a label; 0: one per sample */
   double loss, accuracy;   /* accuracy < 0: unknown */
   const char *scores_json; /* a JSON object of the requested scores; NULL: none were requested */
   const char *curves_json; /* a JSON object of curves, for evaluations.jsonl; NULL: none */
@@ -110,8 +110,8 @@ const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER_BYTES
 
 typedef struct clv_report_options {
   const char *run_dir; /* folder of the .jsonl files */
-  /* Lines of later steps are dropped when the files are opened, so that the files of a resumed run
-   * equal those of an uninterrupted one. 0: all lines are dropped. */
+  /* last step whose lines stay when the files are opened, so that the files of a resumed run equal
+   * those of an uninterrupted one; 0: no line stays */
   uint64_t last_kept_step;
   bool is_resumed;                /* the run continues, possibly from step 0 */
   uint64_t steps_per_line;        /* steps between printed lines; 0 means 1 */
@@ -141,7 +141,7 @@ void clv_reporter_notice(clv_reporter *r, const char *text, const char *json);
 
 /* A computation of a node, or the transfer of a tensor from a node. */
 typedef struct clv_trace_slice {
-  const char *name, *phase;          /* such as "F3", "forward" */
+  const char *name, *phase;          /* such as "F3" and "forward" */
   uint32_t node, stage, micro_batch; /* indices, from 0; node: as in clv_trace_name_node */
   uint64_t step, begin_ns, end_ns;   /* times of the master's monotonic clock */
   uint64_t bytes, version; /* size of the tensor, version of the weights; 0: not recorded */
@@ -165,8 +165,9 @@ void clv_trace_add_transfer(clv_trace *t, const clv_trace_slice *s);
  *
  * The state in a worker's newest answer, and its change since the answer before. master/watch fills
  * these structs. Shares are parts of the time between the two answers, 0 to 1. "In" and "out" are
- * as seen by the worker: in is received. Texts are untrusted, and the functions below sanitize
- * them. No struct owns memory. */
+ * as seen by the worker: in is received. Texts are untrusted, and the functions below sanitize the
+ * texts. No struct owns memory.
+ */
 
 typedef struct clv_status_last_error {
   const char *text; /* NULL or "": there was no error */
@@ -179,28 +180,28 @@ typedef struct clv_status_link {
   uint64_t bytes_in, bytes_out;           /* since the link was made */
   double bytes_in_per_s, bytes_out_per_s; /* bytes per second */
   double round_trip_s;                    /* round-trip time; 0: not measured yet */
-  /* frames_in: number of frames that wait to be handled; frames_out: that wait to be sent */
+  /* number of received frames that wait to be handled; number of frames that wait to be sent */
   uint64_t frames_in, frames_out;
   uint64_t tensors_in, tensors_out; /* number of large tensors (in chunks) in flight */
-  /* bytes of large tensors still to receive, to send */
+  /* bytes of large tensors that are still to be received, and to be sent */
   uint64_t missing_bytes_in, missing_bytes_out;
-  /* shares of the time in which a large tensor was being received, being sent */
+  /* share of the time in which a large tensor was received; share in which one was sent */
   double receiving_share, sending_share;
   /* bytes per second while a large tensor was in flight; 0: none was */
   double transfer_bytes_in_per_s, transfer_bytes_out_per_s;
   double waiting_share; /* share of the time in waits that a packet of this link ended */
   double waits_per_s;   /* number of waits per second that a packet of this link ended */
   uint64_t n_outages;   /* number of outages that the link has survived */
-  /* seconds since the last outage ended; its length in seconds */
+  /* seconds since the last outage ended; length of that outage in seconds */
   double last_outage_age_s, last_outage_s;
-  /* seconds since the link lost one of its connections; 0: it has all */
+  /* seconds since the link lost one of its connections; 0: no connection is lost */
   double outage_s;
 } clv_status_link;
 
 /* A module of a session at a worker. */
 typedef struct clv_status_module {
-  uint32_t index;     /* index of the module; stages have them in their order */
-  const char *name;   /* as the program named it; NULL: unknown */
+  uint32_t index;     /* index of the module in the session; stages are numbered in their order */
+  const char *name;   /* name that the program gave the module; NULL: unknown */
   const char *device; /* device that computes the module; "": unknown */
   bool is_stage;      /* the module is the stage `name` of the session file */
   uint64_t n_steps, n_forwards, n_backwards, n_evals; /* numbers of calls so far */
@@ -210,7 +211,7 @@ typedef struct clv_status_module {
 
 /* The part of a session that is at a worker. */
 typedef struct clv_status_session {
-  const char *name, *identity; /* of the session; of the program that opened it */
+  const char *name, *identity; /* name of the session; identity of the program that opened it */
   char id[33];                 /* session id, hexadecimal */
   uint64_t epoch;              /* number of the attempt that the session belongs to, from 1 */
   double age_s;
@@ -221,7 +222,8 @@ typedef struct clv_status_session {
   uint64_t n_kept_references;    /* number of values that the worker keeps for other nodes */
   uint64_t n_used_references;    /* number of handles on values of other nodes */
   uint64_t n_pending_references; /* number of references that are not settled yet */
-  uint64_t bytes_in, bytes_out, memory, memory_limit; /* in bytes */
+  /* bytes received; bytes sent; bytes of memory in use; limit of the memory */
+  uint64_t bytes_in, bytes_out, memory, memory_limit;
   /* shares of the time: computing; without work; waiting while other sessions use the cores */
   double busy_share, idle_share, core_wait_share;
   uint32_t n_modules, n_links;
@@ -247,12 +249,13 @@ typedef struct clv_status_worker {
   const char *software, *device, *isa, *libraries; /* libraries: "" from workers before 0.13 */
   uint32_t protocol_version, n_cores;
   double uptime_s, interval_s; /* interval_s: time between the two answers */
-  bool must_upgrade;           /* its protocol is old: a lost connection ends its link */
-  bool is_draining;            /* the worker accepts no new sessions */
-  bool sees_all;               /* this identity may see the sessions of all identities */
+  bool must_upgrade; /* the worker's protocol is old, so a lost connection ends the link */
+  bool is_draining;  /* the worker accepts no new sessions */
+  bool sees_all;     /* this identity may see the sessions of all identities */
   /* bytes in use; their limit, 0: none; limit of each session */
   uint64_t memory, memory_limit, session_limit;
-  uint32_t n_open_sessions, max_sessions, n_omitted_sessions; /* omitted: did not fit the answer */
+  /* open sessions; limit of open sessions; sessions that did not fit the answer */
+  uint32_t n_open_sessions, max_sessions, n_omitted_sessions;
   /* only if sees_all: bytes resident in host memory, failed TLS handshakes, open connections */
   uint64_t resident_bytes, n_handshake_failures;
   uint32_t n_connections, max_connections;
@@ -279,7 +282,7 @@ typedef struct clv_status_view {
   const char *clock; /* time of day: "19:42:07" */
   uint32_t n_workers;
   clv_status_worker *workers;
-  const clv_status_escrow *escrow; /* NULL: the session has no escrow */
+  const clv_status_escrow *escrow; /* sealed copies of checkpoints; NULL: the session makes none */
 } clv_status_view;
 
 /* Appends one line that explains what slows down the part s of a session at worker w, and why. */
@@ -301,8 +304,8 @@ typedef struct clv_screen clv_screen;
 clv_code clv_screen_open(bool redraws_in_place, clv_screen **ret, clv_err *err) CLV_USE_RESULT;
 bool clv_screen_is_terminal(const clv_screen *s);
 unsigned clv_screen_width(const clv_screen *s); /* in columns; 100 if there is no terminal */
-/* Draws `text`. On a screen that draws over, draws `brief` instead if `text` has more lines than
- * the terminal. */
+/* Draws `text`. If the screen redraws in place and `text` has more lines than the terminal, draws
+ * `brief` instead. */
 void clv_screen_draw(clv_screen *s, const clv_bytes *text, const clv_bytes *brief);
 /* Restores the terminal, prints the last text on it and frees s. NULL is allowed. */
 void clv_screen_close(clv_screen *s);

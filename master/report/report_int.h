@@ -2,8 +2,8 @@
  *
  * clv_sink: a file to which complete pieces are appended. If a piece cannot be written completely,
  * the file is truncated to its old length, so that it stays readable. A failed write never ends a
- * run: the first one is reported to `notice`, and later pieces are tried again. The journal and the
- * event files use sinks.
+ * run: the first one is reported to `notifier`, and later pieces are tried again. The journal and
+ * the event files use sinks.
  */
 #ifndef CLEAVE_REPORT_INT_H
 #define CLEAVE_REPORT_INT_H
@@ -13,7 +13,7 @@
 #include "master/report/report.h"
 
 typedef struct clv_sink {
-  int fd;               /* -1: not open, or closed because truncating it failed */
+  int fd; /* descriptor of the file; -1: not open, or closed because truncating the file failed */
   off_t complete_bytes; /* length of the file up to the last complete piece */
   bool has_warned;      /* a failed write was reported */
   char *path;

@@ -21,7 +21,8 @@
 #define ERASE_REST_AND_END_LINE "\033[K\n" /* erases the rest of the old line */
 #define ERASE_REST_OF_PAGE "\033[J"
 
-/* Size in characters without a terminal; fewest rows that are used. */
+/* FALLBACK_WIDTH, FALLBACK_ROWS: size in characters if there is no terminal. MIN_ROWS: fewest rows
+ * that are used. */
 enum { FALLBACK_WIDTH = 100, FALLBACK_ROWS = 24, MIN_ROWS = 3 };
 
 struct clv_screen {
@@ -60,8 +61,8 @@ static unsigned count_lines(const clv_bytes *text) {
   return n;
 }
 
-/* Fills s->page with the lines of a text. If they do not fit in `rows` rows, the last row has the
- * number of lines that were left out. */
+/* Fills s->page with the lines of a text. If the lines do not fit in n_rows rows, the last row has
+ * the number of lines that were left out. */
 static void fill_page(clv_screen *s, const clv_bytes *text, unsigned n_rows) {
   unsigned n_lines = count_lines(text), n_shown = n_lines < n_rows ? n_lines : n_rows - 2;
   const char *at = text->data;

@@ -38,7 +38,7 @@ static void put_number(clv_bytes *out, const char *key, double value) {
   clv_bytes_printf(out, ",\"%s\":%s", key, clv_json_number(value, 6, digits));
 }
 
-/* Appends a number under its name and under the name that it had before 0.9. */
+/* Appends a number under its name and under the name that the number had before version 0.9. */
 static void put_renamed_number(clv_bytes *out, const char *key, const char *old_key, double value) {
   put_number(out, key, value);
   put_number(out, old_key, value);

@@ -8,7 +8,8 @@
 
 #include "master/report/report.h"
 
-enum { STATUS_TEXT_BYTES = 32 }; /* of the texts of status_format_time and _rate */
+/* bytes of a text of status_format_time or status_format_rate, with its NUL */
+enum { STATUS_TEXT_BYTES = 32 };
 
 /* A peer that has not answered a PING for this many seconds counts as silent. */
 #define STATUS_SILENCE_S 1.0
@@ -18,7 +19,7 @@ int to_percent(double share); /* rounded to 0..100; 0 for NaN */
 const char *status_format_time(double seconds, char dst[STATUS_TEXT_BYTES]);
 const char *status_format_rate(double bytes_per_s, char dst[STATUS_TEXT_BYTES]);
 
-/* The word before the name of a module: "stage" or "module". */
+/* Returns the word before the name of a module: "stage" or "module". */
 const char *status_module_kind(const clv_status_module *m);
 
 /* True if the session has no work: no contexts, no calls, hardly any computing. */

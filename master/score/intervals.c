@@ -20,7 +20,7 @@ typedef struct bootstrap {
   uint32_t *orders;         /* [n_classes][n] results of clv_score_rank, if a score needs ranks */
   uint32_t *n_draws;        /* [n_records] how often the sample has each record */
   uint32_t *w;              /* [n] how often the sample has each position */
-  double *values;           /* [CLV_SCORE_VALUES][N_BOOTSTRAP_SAMPLES] */
+  double *values;           /* [CLV_SCORE_VALUES][N_BOOTSTRAP_SAMPLES] scores of each sample */
   clv_class_score *classes; /* [n_classes] class scores of the present sample */
 } bootstrap;
 

@@ -9,7 +9,8 @@
 
 enum { MAX_SHOWN_CLASSES = 32 };
 
-/* Names of the values in clv_scores_append_line; NULL: the line does not have the value. */
+/* Names of the values in the line of clv_scores_append_line; NULL: the line does not have the
+ * value. */
 static const char *const line_names[CLV_SCORE_VALUES] = {
     [CLV_VALUE_ACCURACY] = "accuracy",
     [CLV_VALUE_F1_MICRO] = "F1 micro",
@@ -197,7 +198,7 @@ static void append_json_classes(const clv_scores *s, clv_class_name *name, const
   clv_bytes_puts(out, "]");
 }
 
-/* Appends "intervals":{"auc":[0.87,0.93],...} of the values that have one. */
+/* Appends "intervals":{"auc":[0.87,0.93],...} for the values that have an interval. */
 static void append_json_intervals(const clv_scores *s, clv_bytes *out) {
   bool is_first = true;
   clv_bytes_puts(out, ",\"intervals\":{");

@@ -5,7 +5,7 @@
  * without, in which the first has the larger probability of c; a pair with equal probabilities
  * counts half (Mann and Whitney). All n positions are ranked by this probability, and positions
  * with equal probabilities have the mean of their ranks. With R, the sum of the ranks of the P
- * positions with label c, AUC = (R - P (P + 1) / 2) / (P (n - P)). The code compares
+ * positions with label c, AUC = (R - P * (P + 1) / 2) / (P * (n - P)). The code compares
  * log-probabilities, which have the order of the probabilities.
  */
 #include <math.h>
@@ -60,8 +60,8 @@ static size_t find_tie_end(const rank_context *k, const uint32_t *order, size_t 
   return at;
 }
 
-/* Returns twice the sum of the ranks of the positions with the label. It is doubled because mean
- * ranks of ties may be halves, and so is an integer. */
+/* Returns twice the sum of the ranks of the positions with the label. Mean ranks of ties may be
+ * halves, but the doubled sum is always an integer. */
 static double compute_twice_rank_sum(const rank_context *k, const uint32_t *order,
                                      const uint32_t *w) {
   uint64_t n_below = 0;
@@ -81,8 +81,9 @@ typedef struct curve_sums {
   double n_with_label, n_without_label;
   /* weighted numbers of those positions whose probability is not below the threshold */
   double true_positives, false_positives;
-  double average_precision; /* sum over the thresholds so far */
-  double sensitivity;       /* largest so far with at least the required specificity */
+  double average_precision; /* average precision, summed over the thresholds so far */
+  /* largest sensitivity so far at a threshold with at least the required specificity */
+  double sensitivity;
 } curve_sums;
 
 /* Lowers the threshold to the probability of the tie t. */
@@ -104,7 +105,8 @@ static void store_roc_point(const curve_sums *v, float *roc) {
       roc[i] = (float)(v->true_positives / v->n_with_label);
 }
 
-/* Computes the curve from the largest probability to the smallest. roc: NULL, or receives it. */
+/* Computes the curve from the largest probability to the smallest. roc: receives the points of the
+ * curve; NULL: not wanted. */
 static void compute_curve(const rank_context *k, const uint32_t *order, const uint32_t *w,
                           curve_sums *v, float *roc) {
   tie t;

@@ -114,8 +114,8 @@ static void compute_log_p(const clv_score *s, const float *x) {
       s->log_p[0] = log_sigmoid(-(double)*x);
       s->log_p[1] = log_sigmoid((double)*x);
       break;
-    /* LOG_PROBABILITIES: outputs are log-probabilities. LABEL_*: the outputs themselves do, because
-     * only their order is used and it is that of the probabilities. */
+    /* LOG_PROBABILITIES: outputs are log-probabilities. LABEL_*: the outputs are stored as they
+     * are, because only their order is used, which is that of the probabilities. */
     default:
       for (size_t c = 0; c < s->o.n_classes; c++) s->log_p[c] = (double)x[c];
       break;

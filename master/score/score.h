@@ -11,10 +11,10 @@
  *   class with the largest output, or the first of these if several outputs are equal
  *
  *   accuracy      sum_c t_c / n                                                (accuracy_score)
- *   precision_c   t_c / a_c; recall_c: t_c / n_c; F1_c: 2 t_c / (a_c + n_c); each 0 if it divides
+ *   precision_c   t_c / a_c; recall_c: t_c / n_c; F1_c: 2 * t_c / (a_c + n_c); each 0 if it divides
  *                 by 0
  *                                               (precision_recall_fscore_support, zero_division=0)
- *   F1 micro      2 sum t_c / sum (a_c + n_c), which is the accuracy here      (f1_score, micro)
+ *   F1 micro      2 * sum t_c / sum (a_c + n_c), which is the accuracy here    (f1_score, micro)
  *   F1 macro      mean of F1_c over the classes that are a label or an answer  (f1_score, macro)
  *   AUC_c         class c versus the rest: the share of pairs of a position with label c and one
  *                 without, in which the first has the larger probability of c; a pair with equal
@@ -25,13 +25,13 @@
  *                 macro, which refuses other classes)
  *   confusion     [label][answer] number of positions                          (confusion_matrix)
  *   perplexity    exp of the mean of -log p(label), without class weights and label smoothing
- *   average precision_c  sum over thresholds of (R_k - R_(k-1)) P_k, with recall R and precision P
- *                 of class c versus the rest; the average precision is that of class 1 if there are
- *                 two classes, else the mean over the classes with positions
+ *   average precision_c  sum over thresholds of (R_k - R_(k-1)) * P_k, with recall R and precision
+ *                 P of class c versus the rest; the average precision is that of class 1 if there
+ *                 are two classes, else the mean over the classes with positions
  *                 (average_precision_score)
  *   sensitivity_c the largest recall of class c over thresholds whose specificity is at least
  *                 `specificity`; averaged as AUC                          (max of tpr of roc_curve)
- *   ECE           sum over 10 bins of equal width of n_b / n |right_b - p_b|. If there are two
+ *   ECE           sum over 10 bins of equal width of n_b / n * |right_b - p_b|. If there are two
  *                 classes, right_b is the share of class 1 and p_b the mean probability of class 1;
  *                 else right_b is the share of right answers and p_b the mean probability of the
  *                 answer                                                      (calibration_curve)
@@ -40,7 +40,7 @@
  * class c is a record whose label c is 1:
  *
  *   accuracy      share of the records whose labels are all answered right     (accuracy_score)
- *   F1 micro      2 sum t_c / sum (a_c + n_c)                                  (f1_score, micro)
+ *   F1 micro      2 * sum t_c / sum (a_c + n_c)                                (f1_score, micro)
  *   AUC, average precision, sensitivity  the mean over the labels that define them
  *
  * For predicted numbers x and targets t, each score is the mean over the columns of
@@ -52,7 +52,7 @@
  *
  * Intervals go from percentile 2.5 to 97.5 of a score's values over 1,000 samples of the records,
  * drawn with replacement from a fixed seed (Efron's percentile bootstrap). Samples for which the
- * score is not defined do not count; if more than half are so, there is no interval.
+ * score is not defined do not count. There is no interval if these are more than half of all.
  *
  * Sums are computed in double, in the order in which positions were added. Threads: one at a time.
  */
@@ -99,7 +99,7 @@ typedef struct clv_score_options {
 /* CLV_INVALID: fewer than 2 classes, or more than CLV_SCORE_MAX_CONFUSION_CLASSES with
  * confusion. */
 clv_code clv_score_new(const clv_score_options *o, clv_score **ret, clv_err *err) CLV_USE_RESULT;
-void clv_score_free(clv_score *s); /* takes NULL */
+void clv_score_free(clv_score *s); /* NULL is allowed */
 void clv_score_freep(clv_score **s);
 void clv_score_reset(clv_score *s); /* drops all positions, to begin another evaluation */
 
@@ -139,7 +139,7 @@ typedef struct clv_calibration_bin {
 /* A record with a large loss. loss: mean of -log p(label) of the record; for numbers the largest
  * |x - t|. */
 typedef struct clv_worst_record {
-  size_t record; /* its number, as given to clv_score_add */
+  size_t record; /* number of the record, as given to clv_score_add */
   double loss;
 } clv_worst_record;
 
@@ -150,13 +150,14 @@ typedef struct clv_interval {
 typedef struct clv_scores {
   unsigned score_bits; /* as in clv_score_options */
   bool has_intervals;
-  uint64_t n_positions; /* with several labels or numbers: the number of records */
+  uint64_t n_positions; /* number of positions; with several labels or numbers, of records */
   double values[CLV_SCORE_VALUES];
   clv_interval intervals[CLV_SCORE_VALUES]; /* low and high NaN: there is no interval */
   /* number of classes or labels; 0 for predicted numbers */
   size_t n_classes;
-  clv_class_score *classes;  /* [n_classes] */
-  const uint64_t *confusion; /* [n_classes][n_classes], owned by the clv_score; or NULL */
+  clv_class_score *classes; /* [n_classes] */
+  /* [n_classes][n_classes] confusion matrix, owned by the clv_score; NULL: not requested */
+  const uint64_t *confusion;
   clv_calibration_bin bins[CLV_CALIBRATION_BINS]; /* if ECE is requested; else zeros */
   /* [n_worst_records] largest loss first */
   clv_worst_record worst_records[CLV_SCORE_MAX_WORST_RECORDS];
@@ -190,8 +191,8 @@ void clv_scores_append_table(const clv_scores *s, clv_class_name *name, const vo
 void clv_scores_append_json(const clv_scores *s, clv_class_name *name, const void *user,
                             clv_bytes *out);
 /* Appends {"roc":[[...],...],"calibration":[[places,mean,share],...]}: "roc" if AUC is requested,
- * "calibration" if ECE is, nothing if neither is. A bin has its number of positions, its mean
- * probability and its share of right answers. */
+ * "calibration" if ECE is, nothing if neither is. Each list in "calibration" is one bin: number of
+ * positions, mean probability, share of right answers. */
 void clv_scores_append_curves_json(const clv_scores *s, clv_bytes *out);
 /* Returns the id of a record; NULL: the record has none, so its number is printed. */
 typedef const char *clv_record_name(const void *user, size_t record);

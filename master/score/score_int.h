@@ -10,7 +10,8 @@
 
 #include "master/score/score.h"
 
-/* Bits of clv_score.label_bits: the record has the label; the model answers that it has. */
+/* Bits of clv_score.label_bits. LABEL_BIT: the record has the label. ANSWER_BIT: the model predicts
+ * the label. */
 enum { LABEL_BIT = 1, ANSWER_BIT = 2 };
 
 struct clv_score {

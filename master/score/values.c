@@ -51,8 +51,8 @@ static uint64_t count_sample(const clv_score *s, const uint32_t *w, clv_class_sc
   return n_all_right;
 }
 
-/* Computes the accuracy and both F1 from r->classes. n_all_right: as clv_score.n_all_right, of n
- * positions or records. */
+/* Computes the accuracy and both F1 scores from r->classes. n_all_right: as clv_score.n_all_right,
+ * of n positions or records. */
 static void compute_count_values(uint64_t n_all_right, uint64_t n, clv_scores *r) {
   uint64_t n_right = 0, n_labels_and_answers = 0, n_seen_classes = 0;
   double f1_sum = 0;
@@ -141,8 +141,8 @@ static void compute_perplexity(const clv_score *s, const uint32_t *w, clv_scores
 
 /* ---- scores of predicted numbers ------------------------------------------------------------- */
 
-/* Sums over the positions of one column, x - t being the error of number x for target t. spread:
- * sum of (t - mean t)^2. */
+/* Sums over the positions of one column. The error of a number x for its target t is x - t.
+ * square_deviation_sum: sum of (t - mean of t)^2. */
 typedef struct column_sums {
   double n, target_sum, absolute_error_sum, square_error_sum, square_deviation_sum;
 } column_sums;

@@ -106,7 +106,8 @@ static bool probe_worker(doctor *d, const clv_remote_spec *w, const clv_tls_iden
   return true;
 }
 
-/* Checks that the worker offers the artifacts that the session wants, with the right digests. */
+/* Checks that the worker offers the artifacts (weight files) that its stages name, with the right
+ * digests. */
 static void check_artifacts(doctor *d, int worker, const clv_wire_hello_reply *h) {
   for (size_t i = 0; i < d->config->n_stages; i++) {
     const clv_stage_spec *s = &d->config->stages[i];
@@ -235,7 +236,8 @@ static void report_no_quota(doctor *d, const clv_remote_spec *w, const clv_err *
                "cannot keep checkpoints of its stages, which the master fetches: %s", reason->text);
 }
 
-/* Compares the quota for files of state with the bytes of the checkpoints that stay there. */
+/* Compares the quota for files of state with the bytes of the checkpoints that stay at the
+ * worker. */
 static void check_state_quota(doctor *d, int worker, const clv_wire_hello_reply *h) {
   CLV_AUTO(cleave_kept_closep) cleave_kept_client *kept = NULL;
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};

@@ -139,7 +139,7 @@ clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out, clv
   clv_rpc_runtime_options ro = {.n_queue_threads = 2};
   CLV_TRY(clv_tls_set_min_version(err));
   if (c->n_workers && open_identity(&c->tls, &id, err) != CLV_OK)
-    /* changed, because NOT_FOUND would mean a missing device */
+    /* replaces the error's code, because the caller would take NOT_FOUND for a missing device */
     return err->code = CLV_UNAUTHENTICATED;
   CLV_TRY(clv_rpc_runtime_new(&ro, &runtime, err));
   for (int node = -1; node < (int)c->n_workers; node++)

@@ -28,7 +28,8 @@ typedef struct step_numbers {
   double phase_seconds[N_PHASES], n_steps[N_OUTCOMES], n_records;
   double step, target_steps, loss, learning_rate, gradient_norm, n_micro_batches, window;
   double n_checkpoints, checkpoint_s, checkpoint_wall_s, checkpoint_step;
-  /* is_recovering: 1 from the time when a worker is lost until the run trains again, else 0 */
+  /* number of recoveries; seconds of the last recovery; is_recovering: 1 from the time when a
+   * worker is lost until the run trains again, else 0 */
   double n_recoveries, recovery_s, is_recovering;
   bool has_escrow; /* true: a sealed (encrypted) copy of a checkpoint exists, or one has failed */
   double escrow_step, escrow_bytes, escrow_wall_s, n_escrow_failures;
@@ -76,7 +77,8 @@ void clv_run_metrics_note_step(clv_run_metrics *m, uint64_t step, const clv_step
   pthread_mutex_unlock(&m->lock);
 }
 
-/* Callback of clv_trainer_set_on_waits: stores the shares of the causes. */
+/* Callback of clv_trainer_set_on_waits: stores the share of each cause (network, peer, other) in
+ * the waiting time. */
 static void on_waits(void *user, const clv_waits *w) {
   clv_run_metrics *m = user;
   double sum_s = w->network_s + w->peer_s + w->own_s;
@@ -181,7 +183,7 @@ static void put_phases(clv_metrics_out *out, const void *scrape_data) {
     clv_metric_sample(out, n->numbers.phase_seconds[i], &(clv_metric_label){"phase", phases[i]}, 1);
 }
 
-/* Writes two samples of a metric for each worker's link: bytes or the like in each direction.
+/* Writes two samples of a metric for each worker's link, a count in each direction, such as bytes.
  * in_offset, out_offset: offsets of uint64_t fields in cleave_link_status. */
 static void put_two_directions_per_worker(clv_metrics_out *out, const scrape *n, size_t in_offset,
                                           size_t out_offset) {
@@ -215,7 +217,7 @@ static void put_number_per_worker(clv_metrics_out *out, const scrape *n, size_t 
   }
 }
 
-/* Writes a sample for each worker's link. field_offset: of a uint64_t field in
+/* Writes a sample for each worker's link. field_offset: offset of a uint64_t field in
  * cleave_link_status. */
 static void put_count_per_worker(clv_metrics_out *out, const scrape *n, size_t field_offset) {
   cleave_link_status l;
@@ -458,8 +460,8 @@ void clv_run_metrics_close(clv_run_metrics *m) {
   free(m);
 }
 
-/* Warns if other machines can reach the port, because no other port of the master listens in the
- * private network. */
+/* Warns if other machines can reach the port, because every host that reaches the port can read
+ * loss, speed and names of workers without a password. */
 void clv_run_metrics_warn(const clv_session_config *c) {
   clv_err warning;
   if (!c->metrics.listen || clv_http_is_loopback(c->metrics.listen)) return;

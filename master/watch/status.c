@@ -34,7 +34,7 @@ typedef struct watched_worker {
   bool has_outcome;   /* the worker has answered, or could not be asked */
   bool has_failed;    /* the last round failed */
   bool was_refused;   /* the worker refused this identity, or is at its limits */
-  uint32_t n_replies; /* number of valid replies: 0: none; 1: new_reply; 2: both */
+  uint32_t n_replies; /* number of valid replies, 0 to 2; if it is 1, only new_reply is valid */
   clv_wire_status_reply old_reply, new_reply;
   char error[CLV_ERR_TEXT], fix[CLV_TLS_URI_LEN + 100];
 } watched_worker;
@@ -171,8 +171,8 @@ static bool sleep_until(status_command *s, uint64_t at_ns) {
   return must_continue;
 }
 
-/* Asks a worker in rounds; runs on its thread. The first question only makes the worker's links
- * measure each other, so the next one follows soon. */
+/* Asks a worker in rounds; runs on its thread. The first request only makes the worker start
+ * measurements of its links, so the second request follows soon. */
 static void *watch_worker(void *user) {
   watched_worker *w = user;
   status_command *s = w->status;
@@ -189,8 +189,8 @@ static void *watch_worker(void *user) {
 
 /* ---- showing the answers --------------------------------------------------------------------- */
 
-/* Makes the view. Caller holds the lock while it uses the view, which refers to texts of the
- * answers. */
+/* Makes the view of all workers that `status` shows. Caller holds the lock while it uses the view,
+ * because the view refers to texts of the answers. */
 static clv_code make_view(status_command *s, clv_status_view *l, clv_status_buffers *buffers,
                           clv_err *err) {
   for (uint32_t i = 0; i < l->n_workers; i++) {

@@ -17,10 +17,10 @@ typedef struct clv_status_buffers {
   clv_status_device *devices;
 } clv_status_buffers;
 
-/* Computes the status of a worker from two answers: differences, rates and shares. before NULL: the
- * differences are those since the worker's start. A session that is not in `before` is compared
- * with its own start. *ret refers to texts of `now` and of the config. Fills all fields except
- * error and fix. */
+/* Computes the status of a worker from two answers: differences, rates and shares. old_reply NULL:
+ * the differences are those since the worker's start. A session that is not in old_reply is
+ * compared with its own start. *ret refers to texts of new_reply and of the config. Fills all
+ * fields except error and fix. */
 clv_code clv_status_compare(const clv_session_config *config, uint32_t worker,
                             const clv_wire_status_reply *old_reply,
                             const clv_wire_status_reply *new_reply, clv_status_buffers *buffers,

@@ -95,7 +95,7 @@ static clv_status_link make_link_status(const clv_wire_link_status *new_link,
                                         double thread_ns, double idle_share) {
   double receiving_ns = counter_increase(new_link->receiving_ns, old_link->receiving_ns);
   double sending_ns = counter_increase(new_link->sending_ns, old_link->sending_ns);
-  /* The peer's numbers cover the time between the peer's last two answers; 0 after one answer. */
+  /* time between the peer's last PONG in old_link and in new_link; 0: old_link has none */
   double asked_ns =
       old_link->last_pong_ns ? counter_increase(new_link->last_pong_ns, old_link->last_pong_ns) : 0;
   return (clv_status_link){

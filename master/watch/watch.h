@@ -38,7 +38,7 @@ clv_code clv_run_metrics_open(const clv_session_config *config, clv_run_metrics 
                               clv_err *err) CLV_USE_RESULT;
 void clv_run_metrics_close(clv_run_metrics *m); /* call before the trainer is closed */
 void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_steps);
-/* Forgets the trainer, which may then be closed. Waits for a scrape that uses it. */
+/* Forgets the trainer, which may then be closed. Waits for a scrape that uses the trainer. */
 void clv_run_metrics_detach(clv_run_metrics *m);
 /* Stores that a worker was lost, and that the run recovers. */
 void clv_run_metrics_note_lost_worker(clv_run_metrics *m);
