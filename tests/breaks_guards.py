@@ -180,8 +180,8 @@ of("master/plan/policy_check.c", "tests/unit/plan/test_hops",
    hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop_row(", "sender->gradient_findings : sender->hop_findings", "sender->gradient_findings : sender->output_findings"),
    hops_need_no_policy=("static clv_code check_hop(", "t.findings = r.findings; return clv_policy_check_tensor(b->policy, &t, err);", "return CLV_OK;"))
 of("master/train/modules.c", "tests/net/hostile/test_hostile_answers.py bulk_lanes_are_opened_only_where_packets_may_need_chunks",
-   small_sessions_open_bulk_lanes=("static uint32_t choose_bulk_lanes(", "return 0;", "return CLEAVE_BULK_LANES;"),
-   chunks_have_no_bulk_lanes=("static uint32_t choose_bulk_lanes(", "return CLEAVE_BULK_LANES;", "return 0;"))
+   small_sessions_open_bulk_lanes=("static uint32_t choose_bulk_lane_count(", "return 0;", "return CLEAVE_BULK_LANES;"),
+   chunks_have_no_bulk_lanes=("static uint32_t choose_bulk_lane_count(", "return CLEAVE_BULK_LANES;", "return 0;"))
 of("tests/run-tests", "tests/checks/test_simulated.py",
    a_program_that_cannot_be_started_is_left_out=("", "                    finish(test)\n            for", "                    pass\n            for"))
 of("master/api/core/events.c", "tests/net/hostile/test_hostile_answers.py unknown_references_are_ignored_or_not_found",

@@ -158,7 +158,7 @@ of("master/run/run_home.c", KEPT,
 of("master/run/run_recover.c", KEPT + " killed_workers_load_what_they_kept",
    a_recovery_leaves_the_files_of_its_attempt=("clv_code clv_run_recover(", "clv_run_remove_unneeded_files(r);", ""))
 of("master/run/run_save.c", KEPT + " master_that_lost_its_run_while_workers_wrote_commits_nothing",
-   a_master_that_lost_its_run_goes_on_writing=("static clv_code check_newest_checkpoint(", "return clv_run_lock_check_newest(r->lock, err);", "return r ? CLV_OK : clv_run_lock_check_newest(NULL, err);"))
+   a_master_that_lost_its_run_goes_on_writing=("static clv_code check_newest_attempt(", "return clv_run_lock_check_newest(r->lock, err);", "return r ? CLV_OK : clv_run_lock_check_newest(NULL, err);"))
 of("master/history/run_lock.c", RECOVERY,
    a_recovered_attempt_says_what_it_lost=("void clv_run_lock_note_recovery(", "a->text[0] = '\\0';", ""))
 of("master/history/run_lock.c", RECOVERY + " master_whose_run_was_taken_over_writes_nothing_more",

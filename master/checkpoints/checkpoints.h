@@ -16,8 +16,8 @@
 
 /* ---- workers that keep files (stores.c) ------------------------------------------------------ */
 
-/* Connections to the workers of a session file, spares too. A worker is dialled when its first file
- * is asked for. If that fails, later calls for the worker fail at once. */
+/* Connections to the workers of a session file, including spares. The first call for a worker dials
+ * it. If dialling fails, later calls for the worker fail at once. */
 typedef struct clv_stores clv_stores;
 clv_code clv_stores_new(const clv_session_config *config, clv_stores **ret,
                         clv_err *err) CLV_USE_RESULT;
@@ -31,12 +31,12 @@ const char *clv_stores_worker_name(const clv_stores *s, const char *keeper_ident
  * with this identity. */
 clv_code clv_stores_list_files(clv_stores *s, const char *keeper_identity, const char *name,
                                cleave_kept_files *ret, clv_err *err) CLV_USE_RESULT;
-/* Removes a file. CLV_OK: the worker has no file of that name now. */
+/* Removes a file at a worker. CLV_OK: the worker has no file of that name now. */
 clv_code clv_stores_remove_file(clv_stores *s, const char *keeper_identity, const char *name,
                                 clv_err *err) CLV_USE_RESULT;
 
-/* True if the error says that a worker cannot be asked. Other errors of clv_stores_check_file and
- * clv_checkpoint_gather are about the file. */
+/* Returns true if the error says that a worker cannot be reached. Other errors of
+ * clv_stores_check_file and clv_checkpoint_gather are about the file. */
 bool clv_stores_is_unreachable_error(const clv_err *err);
 
 /* Reads a file that a manifest lists, in the checkpoint's folder or at its worker. */
@@ -54,8 +54,8 @@ clv_code clv_stored_reader_next(clv_stored_reader *r, const void **ret_data, siz
 void clv_stored_reader_close(clv_stored_reader *r);
 void clv_stored_reader_closep(clv_stored_reader **r);
 
-/* Reads a file to its end. Errors are those of clv_stored_reader_open and
- * clv_stored_reader_next. */
+/* Reads a file to its end, so that its digest is compared with the manifest. Errors are those of
+ * clv_stored_reader_open and clv_stored_reader_next. */
 clv_code clv_stores_check_file(clv_stores *s, const char *folder, const clv_manifest_file *f,
                                clv_err *err) CLV_USE_RESULT;
 /* Compares a file with its row of the manifest by the digest that the file's worker reports. Does
@@ -71,9 +71,9 @@ typedef void clv_gather_report_fn(void *user, const clv_manifest_file *f, const 
 
 /* Fetches the files of a checkpoint that are at workers. A file is read by ranges into NAME.part,
  * compared with the manifest, renamed and then listed as a file in the folder. The worker's copy
- * becomes an orphan, a file to remove. After a crash the next call continues where this one
- * stopped. Reports each file, and goes on with the others if one fails; returns the first failure.
- * The caller holds the lock of the run. */
+ * becomes an orphan, a file that is removed later. After a crash the next call continues where this
+ * one stopped. Reports each file, and goes on with the others if one fails; returns the first
+ * failure. The caller holds the lock of the run. */
 clv_code clv_checkpoint_gather(const char *run_dir, uint64_t step, clv_stores *s,
                                clv_gather_report_fn *report, void *user,
                                clv_err *err) CLV_USE_RESULT;
@@ -87,9 +87,9 @@ typedef struct clv_orphan {
   char *keeper_identity; /* identity of the worker that has the file */
 } clv_orphan;
 
-/* Contents of the file kept.orphans of a run folder, which lists files to remove at workers. A file
- * is listed before the last manifest that lists it is deleted, and until its worker has removed
- * it. */
+/* Contents of the file kept.orphans of a run folder, which lists files to remove at workers. The
+ * master adds a file before it deletes the last manifest that needs the file, and drops the file
+ * when its worker has removed it. */
 typedef struct clv_orphans {
   clv_orphan *list; /* [n] the listed files */
   size_t n;
@@ -97,12 +97,14 @@ typedef struct clv_orphans {
 #define CLV_ORPHANS_FILE "kept.orphans"
 
 void clv_orphans_done(clv_orphans *o);
-/* Parses the file: lines "FILE BYTES IDENTITY". CLV_DATA_LOSS: it has other text. */
+/* Parses the text of kept.orphans: lines "FILE BYTES IDENTITY". CLV_DATA_LOSS: the text has other
+ * lines; err names `label`. */
 clv_code clv_orphans_parse(const char *text, size_t len, const char *label, clv_orphans *ret,
                            clv_err *err) CLV_USE_RESULT;
 /* Reads kept.orphans of a run folder. Without such a file the list is empty. */
 clv_code clv_orphans_read(const char *run_dir, clv_orphans *ret, clv_err *err) CLV_USE_RESULT;
-/* Adds the files of a manifest that are at workers to kept.orphans, and syncs it to the disk. */
+/* Adds the files of a manifest that are at workers to kept.orphans, and syncs kept.orphans to the
+ * disk. */
 clv_code clv_orphans_add_manifest_files(const char *run_dir, const clv_manifest *m,
                                         clv_err *err) CLV_USE_RESULT;
 
@@ -123,12 +125,13 @@ clv_code clv_checkpoint_abandon(const char *run_dir, uint64_t step, clv_err *err
 /* Folder of the sealed copies of a run's checkpoints: DIR/ID. A copy is DIR/ID/checkpoint-STEP with
  * NAME.sealed for each file of the checkpoint, and MANIFEST.json.sealed, which is written last. */
 typedef struct clv_escrow_location {
-  const char *dir, *id; /* DIR and ID of the path; id: the id that run.json gives the run */
+  const char *dir, *id; /* DIR and ID of the folder DIR/ID; ID: id of the run, from run.json */
 } clv_escrow_location;
 
 /* Seals a copy of a checkpoint, whose files are in its folder or at workers, and then deletes
- * copies of other steps. Goes on with a copy that is not complete. *ret_bytes: bytes of the files,
- * 0 if the copy was there already. CLV_CANCELLED: `cancel_hook` (may be NULL) has stopped it. */
+ * copies of other steps. Completes a copy that an earlier call has begun. *ret_bytes: bytes of the
+ * files, 0 if the copy was complete already. CLV_CANCELLED: `cancel_hook` (may be NULL) has ended
+ * the call. */
 clv_code clv_escrow_write_copy(const clv_escrow_location *at, const clv_seal_key *key,
                                const char *run_dir, uint64_t step, clv_stores *s,
                                const clv_cancel_hook *cancel_hook, uint64_t *ret_bytes,
@@ -142,44 +145,45 @@ uint64_t clv_escrow_newest_step(const clv_escrow_location *at);
 clv_code clv_escrow_key_id(const clv_escrow_location *at, char ret_id[17],
                            clv_err *err) CLV_USE_RESULT;
 /* Writes the newest complete copy into the run folder, where it is a checkpoint with all files in
- * its folder. Keeps files that are there already. CLV_NOT_FOUND: there is no complete copy. The
- * caller holds the lock of the run. */
+ * its folder. Keeps files that the folder has already. CLV_NOT_FOUND: there is no complete copy.
+ * The caller holds the lock of the run. */
 clv_code clv_escrow_restore_checkpoint(const clv_escrow_location *at, const clv_seal_key *key,
                                        const char *run_dir, uint64_t *ret_step,
                                        clv_err *err) CLV_USE_RESULT;
 
 /* ---- state of the sealed copies (escrow_state.c) --------------------------------------------- */
 
-/* The sealed copies of a run, as any process with the folder can read. */
+/* State of the sealed copies of a run, which any process can read from their folder. */
 typedef struct clv_escrow_state {
   uint64_t step;  /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
   uint64_t bytes; /* bytes of the sealed files of that copy */
-  uint64_t completed_wall_ms; /* time at which it was complete, in ms since 1970 */
-  char error[CLV_ERR_TEXT];   /* why the last try has failed; empty: it has not failed */
-  uint64_t error_wall_ms;     /* time of that failure, in ms since 1970 */
+  uint64_t completed_wall_ms; /* time at which that copy was complete, in ms since 1970 */
+  char error[CLV_ERR_TEXT];   /* why the last try to seal a copy has failed; "": it has not */
+  uint64_t error_wall_ms;     /* time at which that try has failed, in ms since 1970 */
 } clv_escrow_state;
 void clv_escrow_read_state(const clv_escrow_location *at, clv_escrow_state *ret);
-/* Stores why a sealed copy has failed. text NULL: one has succeeded, so the stored reason is
- * removed. */
+/* Stores the reason `text` why sealing a copy has failed. text NULL: a copy has succeeded, so the
+ * stored reason is removed. */
 void clv_escrow_note_error(const clv_escrow_location *at, const char *text);
 
 /* ---- sealing in the background (escrow_thread.c) --------------------------------------------- */
 
-/* A thread that seals the newest checkpoint of a run again and again. */
+/* A thread that writes a sealed copy of the newest checkpoint of a run, again and again. */
 typedef struct clv_escrow clv_escrow;
 
-/* Starts the thread, with the settings of checkpoint.escrow. config must outlive the result; the
- * other arguments are copied. */
+/* Starts the sealing thread with the settings of checkpoint.escrow. config must outlive the result;
+ * the other arguments are copied. */
 clv_code clv_escrow_start(const clv_session_config *config, const clv_escrow_location *at,
                           const clv_seal_key *key, const char *run_dir, clv_escrow **ret,
                           clv_err *err) CLV_USE_RESULT;
 /* Progress of the thread that seals copies. */
 typedef struct clv_escrow_progress {
   uint64_t step;  /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
-  uint64_t bytes; /* size of that copy's files; 0: this process has not made it */
-  /* time at which that copy was complete, in ms since 1970; 0: this process has not made it */
+  uint64_t bytes; /* bytes of that copy's files; 0: this process did not make the copy */
+  /* time at which that copy was complete, in ms since 1970; 0: this process did not make the
+   * copy */
   uint64_t completed_wall_ms;
-  uint64_t n_failures; /* number of copies that have failed */
+  uint64_t n_failures; /* number of tries to seal a copy that have failed */
 } clv_escrow_progress;
 void clv_escrow_get_progress(clv_escrow *e, clv_escrow_progress *ret);
 /* Appends a line for each copy that was completed or failed since the last call. */

@@ -8,7 +8,8 @@
 
 #include "master/checkpoints/checkpoints.h"
 
-enum { CLV_CHECKPOINTS_RANGE_BYTES = 1 << 20 }; /* bytes read at once; a worker gives out no more */
+/* bytes of a range that is read at once, the most that a worker returns */
+enum { CLV_CHECKPOINTS_RANGE_BYTES = 1 << 20 };
 
 /* closes *fd unless it is -1; cleanup function for CLV_AUTO */
 void clv_checkpoints_close_fdp(int *fd);

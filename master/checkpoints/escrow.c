@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Sealed copies of checkpoints. A copy has all files of a checkpoint, so it restores the run even
- * if workers and run folder have lost theirs. Each sealed file is bound to run, step and name.
+ * if workers and run folder have lost their files. Each sealed file is bound to run, step and name.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -46,8 +46,8 @@ static clv_code make_sealed_path(const sealed_copy *c, const char *file, clv_byt
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* Makes the name to which a sealed file is bound, so that it cannot be exchanged for another: run,
- * step and file. */
+/* Makes the name to which a sealed file is bound: run, step and file. A sealed file that replaces
+ * another one is then refused. */
 static void make_bound_name(const sealed_copy *c, const char *file,
                             char name[CLV_SEAL_MAX_NAME_BYTES]) {
   snprintf(name, CLV_SEAL_MAX_NAME_BYTES, "%.40s/checkpoint-%llu/%s", c->at->id,
@@ -61,14 +61,14 @@ static bool has_file(const sealed_copy *c, const char *file) {
 
 /* ---- writing a sealed copy ------------------------------------------------------------------- */
 
-/* Returns true if an earlier call has sealed the file, with this key. */
+/* Returns true if an earlier call has sealed the file with the key of `c`. */
 static bool is_sealed_already(const sealed_copy *c, const char *path) {
   char id[17];
   return clv_sealed_read_key_id(path, id, NULL) == CLV_OK && strcmp(id, c->key->id) == 0;
 }
 
-/* Seals a file of the checkpoint. Compares its digest with the manifest before the sealed file gets
- * its name. */
+/* Seals a file of the checkpoint. Compares the digest of the data with the manifest before the
+ * sealed file gets its name. */
 static clv_code seal_file(const sealed_copy *c, const char *folder, const clv_manifest_file *f,
                           clv_stores *stores, const clv_cancel_hook *cancel_hook, clv_err *err) {
   CLV_AUTO(clv_sealed_writer_freep) clv_sealed_writer *w = NULL;
@@ -259,7 +259,7 @@ static clv_code unseal_file_to_path(const sealed_copy *c, const clv_manifest_fil
   return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", path, strerror(errno));
 }
 
-/* Restores a file, unless the folder has it. */
+/* Restores a file of the checkpoint, unless the folder already has it. */
 static clv_code restore_file(const sealed_copy *c, const char *folder, const clv_manifest_file *f,
                              clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, tmp = {0};
@@ -305,7 +305,7 @@ clv_code clv_escrow_restore_checkpoint(const clv_escrow_location *at, const clv_
     if (code == CLV_OK) code = restore_copy(&c, run_dir, &reason);
     if (code != CLV_OK && first_err.code == CLV_OK) first_err = reason;
   }
-  /* the first error, that of a damaged copy, explains more */
+  /* reports the first error, that of a damaged copy, because it explains more */
   if (code == CLV_NOT_FOUND || code == CLV_OK) reason = first_err;
   if (code != CLV_OK) return clv_fail(err, reason.code, "%s", reason.text);
   *ret_step = c.step;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * State of the sealed copies of a run, which other processes can read: the newest copy, and the
- * file DIR/ID/error.txt with the reason why the last try has failed, if it has.
+ * file DIR/ID/error.txt with the reason why the last try to seal a copy has failed, if it has.
  */
 #include <dirent.h>
 #include <stdio.h>
@@ -35,7 +35,8 @@ static void closedirp(DIR **d) {
   if (*d) closedir(*d);
 }
 
-/* Adds up the files of a copy. Its manifest is written last, so its time is that of the copy. */
+/* Adds up the sizes of a copy's files. The manifest is written last, so its time is the time at
+ * which the copy was complete. */
 static void measure_copy(const char *folder, clv_escrow_state *ret) {
   CLV_AUTO(closedirp) DIR *d = opendir(folder);
   for (struct dirent *e; d && (e = readdir(d)) != NULL;) {

@@ -2,8 +2,8 @@
  *
  * The thread that seals copies of the newest checkpoint while a run trains. It reads files at
  * workers by calls of its own, one range at a time, so it uses at most one connection's share of
- * the bandwidth. If the run deletes a checkpoint meanwhile, the thread abandons its copy, and seals
- * the newest checkpoint the next time.
+ * the bandwidth. If the run deletes a checkpoint meanwhile, the thread abandons the copy of this
+ * checkpoint, and later seals the newest one.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,7 +19,8 @@ struct clv_escrow {
   pthread_t thread;
   bool has_thread;
   atomic_bool must_stop;
-  pthread_mutex_t mutex;         /* protects `notes`, the wait, and changes of `progress` */
+  /* protects `notes` and changes of `progress`; mutex of stop_requested */
+  pthread_mutex_t mutex;
   pthread_cond_t stop_requested; /* signalled when must_stop is set */
   clv_escrow_progress progress;  /* the thread alone changes it */
   clv_bytes notes;
@@ -93,7 +94,7 @@ static void seal_newest(clv_escrow *e) {
   }
 }
 
-/* Waits for checkpoint.escrow.every. Returns false if the thread shall stop. */
+/* Waits as long as checkpoint.escrow.every says. Returns false if the thread shall stop. */
 static bool wait_for_next_checkpoint(clv_escrow *e) {
   uint64_t ms = e->config->checkpoint.escrow.every_ms;
   struct timespec wait_deadline;

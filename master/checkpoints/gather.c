@@ -30,8 +30,8 @@ static clv_code fail_part_file(const part_file *p, const char *operation, clv_er
   return clv_fail(err, CLV_PRECONDITION, "%s: %s: %s", p->path.data, operation, strerror(errno));
 }
 
-/* Opens NAME.part. Bytes that an earlier gather has left in it are kept, down to a multiple of the
- * range size. */
+/* Opens NAME.part. Keeps the bytes that an earlier gather has left in this file, rounded down to a
+ * multiple of the range size. */
 static clv_code open_part(const char *folder, const clv_manifest_file *f, part_file *p,
                           clv_err *err) {
   struct stat st;
@@ -73,8 +73,8 @@ static clv_code fetch_missing_bytes(clv_stores *s, const clv_manifest_file *f, p
   return clv_checkpoints_compare_digest(&digest, f, err);
 }
 
-/* Fetches a file to its name in the folder. If the part of an earlier gather turns out to be
- * damaged, fetches the file from its begin. */
+/* Fetches a file to its name in the folder. If the bytes that an earlier gather has left are
+ * damaged, fetches the file again from its begin. */
 static clv_code fetch_file(clv_stores *s, const char *folder, const clv_manifest_file *f,
                            clv_err *err) {
   CLV_AUTO(part_file_done) part_file p = {.fd = -1};

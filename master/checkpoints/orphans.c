@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Orphans: files at workers that no checkpoint needs any more. A file is written to kept.orphans
- * before the manifest that lists it is changed or deleted, and leaves that list when its worker has
- * removed it. So a crash, or a worker that cannot be reached, loses no name.
+ * before the manifest that lists it is changed or deleted, and is dropped from kept.orphans when
+ * its worker has removed it. So the master forgets no file after a crash, or while a worker cannot
+ * be reached.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of checkpoints in the run folder and at workers, read in ranges of 1 MiB. A file is the
- * same bytes wherever it is, so all readers use clv_stored_reader_next.
+ * Files of checkpoints in the run folder and at workers, read in ranges of 1 MiB. All readers use
+ * clv_stored_reader_next, which reads from either place.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@ typedef struct store {
   const clv_remote_spec *worker;
   /* connection to the worker; NULL: not dialled yet, or dialling failed */
   cleave_kept_client *client;
-  clv_err dial_error; /* why dialling failed; code CLV_OK: it has not */
+  clv_err dial_error; /* why dialling failed; code CLV_OK: dialling has not failed */
 } store;
 
 struct clv_stores {
@@ -254,7 +254,7 @@ clv_code clv_stores_check_file(clv_stores *s, const char *folder, const clv_mani
   return CLV_OK;
 }
 
-/* Compares what a worker says about a file with the manifest. */
+/* Compares name, size and digest that a worker reports for a file with the manifest. */
 static clv_code compare_with_reported_list(const cleave_kept_files *l, const clv_manifest_file *f,
                                            clv_err *err) {
   if (l->n != 1 || strcmp(l->files[0].name, f->kept_file_name) != 0)

@@ -77,7 +77,8 @@ static clv_exit_code exit_code_of_failed_device_query(clv_code code) {
   return code == CLV_NOT_FOUND ? CLV_EXIT_CONFIG : CLV_EXIT_CONNECT;
 }
 
-/* With --ask, plan asks the workers for their devices, and computes memory and time with these. */
+/* The command `plan`. With --ask, it asks the workers for their devices, and computes memory and
+ * time of the stages for these devices. */
 clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o, .describes_only = !o->suggest_cuts};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, device_kinds = {0};
@@ -135,7 +136,7 @@ static clv_code check_weight_files(const clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Prints the result of check. sets_text: text of clv_run_describe_sets. */
+/* Prints the result of the command `check`. sets_text: text of clv_run_describe_sets. */
 static void print_check_result(const clv_run *r, const char *sets_text) {
   CLV_AUTO(clv_bytes_done) clv_bytes kept = {0};
   char classes_text[48], checked_text[80] = "all of them were looked at";

@@ -19,23 +19,23 @@ clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_optio
 /* Returns true for a valid value of --checkpoint: "latest", "best", the number of a step, or NULL
  * (option not given). */
 bool clv_is_checkpoint_name(const char *text);
-/* Opens the checkpoint in the run folder `dir` that `which`, a value of --checkpoint, names.
- * `notes` as in clv_checkpoint_load_latest. */
+/* Opens a checkpoint of the run folder `dir`. which: a value of --checkpoint. `notes` as in
+ * clv_checkpoint_load_latest. */
 clv_code clv_run_find_checkpoint(const char *dir, const char *which, clv_checkpoint **ret,
                                  clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_options *o);
 
-/* A run as clv_run_preview plans it. */
+/* Result of clv_run_preview. */
 typedef struct clv_run_outline {
   uint64_t epoch_bytes; /* bytes of tensors that leave the master in an epoch */
   bool may_resume;      /* the policy permits what `train --resume` sends */
 } clv_run_outline;
-/* Checks session, shapes and policy as `train` does before it connects, without a look at records
- * and without a run folder. Prints its own errors. Returns the exit code. */
+/* Checks session, shapes and policy as `train` does before it connects, but neither checks the
+ * values of records nor makes a run folder. Prints its own errors. Returns the exit code. */
 clv_exit_code clv_run_preview(const clv_session_config *config, clv_run_outline *ret);
 
-/* Returns the state of the run's sealed copies (encrypted copies of checkpoints), with the text of
- * an error in `text`. False: the session has no checkpoint.escrow. */
+/* Sets *ret to the state of the run's sealed copies (encrypted copies of checkpoints) and `text` to
+ * its last error, "" if none. Returns false if the session has no checkpoint.escrow. */
 bool clv_run_read_escrow_status(const clv_session_config *config, clv_status_escrow *ret,
                                 char text[CLV_ERR_TEXT]);
 
@@ -53,8 +53,8 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
                              clv_err *err) CLV_USE_RESULT;
 
 /* Writes model.safetensors with all weights into `folder`. Each adapter is merged into its layer: W
- * + scale B A, computed in double and rounded once. CLV_PRECONDITION: the checkpoint lacks the
- * weights of a layer with an adapter. */
+ * + scale * (B * A), computed in double and rounded once. CLV_PRECONDITION: the checkpoint lacks
+ * the weights of a layer with an adapter. */
 clv_code clv_export_merged_weights(const clv_checkpoint *c, const char *folder,
                                    clv_err *err) CLV_USE_RESULT;
 

@@ -2,7 +2,7 @@
  *
  * Decides how a run starts, by the contents of its folder: clv_run_check_finished finds whether the
  * run is finished, clv_run_find_start whether it resumes from a checkpoint or begins. `train` calls
- * both after it has locked the folder. The other functions print the decision.
+ * both after it has locked the folder. The other functions print how the run starts.
  */
 #include <stdio.h>
 #include <unistd.h>
@@ -11,8 +11,8 @@
 
 static void batches_freep(clv_batches **b) { clv_batches_free(*b); }
 
-/* Counts the steps of the session (*ret_n_session_steps) and of this command, which --max-steps
- * limits. */
+/* Sets *ret_n_session_steps to the steps of the session, and *ret to the step at which this command
+ * stops, which is earlier if --max-steps is smaller. */
 static clv_code count_steps(const clv_run *r, uint64_t *ret, uint64_t *ret_n_session_steps,
                             clv_err *err) {
   const clv_train_config *t = &r->config->train;

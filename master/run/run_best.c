@@ -83,7 +83,8 @@ uint64_t clv_run_best_checkpoint_step(const char *dir) {
   return read_best_file(dir, &b, NULL) == CLV_OK ? b.step : CLV_CHECKPOINT_NONE;
 }
 
-/* Returns the target by which the session chooses; "": the evaluation itself. */
+/* Returns the target whose score decides which checkpoint is the best; "": the score is that of the
+ * evaluation itself. */
 static const char *best_target_of(const clv_run *r) {
   return r->config->checkpoint.best_target ? r->config->checkpoint.best_target : "";
 }
@@ -103,8 +104,8 @@ static clv_code load_best_record(const clv_run *r, clv_best_checkpoint *ret, clv
   return CLV_OK;
 }
 
-/* Reads which checkpoint is the best of a resumed run. If it is damaged or missing, the run starts
- * without a best checkpoint, and the next evaluation sets it. */
+/* Reads the file that names the best checkpoint of a resumed run. If the file is damaged or
+ * missing, the run has no best checkpoint until the next evaluation. */
 void clv_run_read_best_checkpoint(clv_run *r) {
   clv_err err;
   r->best_checkpoint = (clv_best_checkpoint){.step = CLV_CHECKPOINT_NONE};

@@ -3,8 +3,8 @@
  * Reports changes since the last attempt of a run: keys of the session file, the length of the run,
  * and other data that the user has accepted. clv_run_print_changes prints a line for each, and adds
  * it to the journal and to changes.jsonl; `train --resume` calls it. clv_run_refuse_changes refuses
- * changes after which no checkpoint fits. `eval` and `predict` call clv_run_warn_changed_keys,
- * which warns of keys that change how a record becomes numbers.
+ * changes with which no checkpoint of the run can be loaded. `eval` and `predict` call
+ * clv_run_warn_changed_keys, which warns of keys that change how a record becomes numbers.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -109,7 +109,7 @@ static void compare_total_steps(clv_run *r, const clv_session_config *earlier_se
   if (depends_on_length) clv_run_add_change(r, key, old_steps_text, new_steps_text);
 }
 
-/* ---- lines of the file of changes ------------------------------------------------------------ */
+/* ---- lines of changes.jsonl ------------------------------------------------------------------ */
 
 static clv_code append_to_changes_file(const clv_run *r, const clv_bytes *line, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -162,7 +162,8 @@ static void fill_in_missing_keys(const clv_run *r, clv_session_config *earlier_s
   earlier_session->data.limit_chosen_by = r->config->data.limit_chosen_by;
 }
 
-/* Adds the change of the cut, and warns if the schedule's results depend on the stages. */
+/* Adds the change of the cut to r->changes. Warns if the schedule is asynchronous, because its
+ * results depend on how the layers are divided into stages. */
 static void add_cut_change(clv_run *r, const clv_bytes *old_cut, const clv_bytes *new_cut) {
   clv_pipeline_kind schedule_kind = r->config->pipeline.schedule;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -224,7 +225,7 @@ clv_code clv_run_print_changes(clv_run *r, clv_err *err) {
   return print_all_changes(r, err);
 }
 
-/* ---- keys that a checkpoint is bound to ------------------------------------------------------ */
+/* ---- changes with which no checkpoint can be loaded ------------------------------------------ */
 
 static clv_code fail_changed_key(const clv_run *r, const char *key, const char *old_value,
                                  const char *new_value, clv_err *err) {
@@ -248,7 +249,7 @@ static bool has_moment(const clv_optim_config *o, const char *name) {
   return false;
 }
 
-/* Returns the index of a moment of `one` that `other` lacks; -1: none. */
+/* Returns the index of a moment that the optimiser `one` has and `other` lacks; -1: none. */
 static int find_missing_moment(const clv_optim_config *one, const clv_optim_config *other) {
   uint32_t moment_mask = clv_optim_moment_mask(one);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)

@@ -98,7 +98,7 @@ clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir,
   }
   l->n = n;
   if (n) return CLV_OK;
-  /* `eval` and this command refuse a name alike */
+  /* fails for an invalid name with the same error as `eval` */
   CLV_TRY(clv_run_find_checkpoint(dir, checkpoint_name, &c, NULL, err));
   return clv_fail(err, CLV_NOT_FOUND,
                   "run folder %s has no checkpoint '%s': `cleave-master checkpoint ls` lists them",
@@ -156,8 +156,8 @@ static bool is_same_keeper(const char *a, const char *b) {
   return a == b || (a && b && strcmp(a, b) == 0);
 }
 
-/* Appends the places of the files in the order of their first file, "home" for the run folder, such
- * as "home 1.2 MiB, w1 3.4 MiB". */
+/* Appends the places of a checkpoint's files with their bytes, in the order of the manifest: "home"
+ * for the run folder, such as "home 1.2 MiB, w1 3.4 MiB". */
 static void append_keepers(const clv_stores *s, const clv_manifest *m, clv_bytes *out) {
   for (size_t i = 0; i < m->n_files; i++) {
     const char *keeper_identity = m->files[i].keeper_identity;
@@ -239,7 +239,7 @@ clv_exit_code clv_run_checkpoint_ls(const clv_session_config *config, const clv_
 
 /* ---- the command checkpoint verify ----------------------------------------------------------- */
 
-/* Result of the comparison of one or several checkpoints. */
+/* State of `checkpoint verify`: its options, and the exit code for the files compared so far. */
 typedef struct verification {
   const clv_session_config *config;
   bool writes_json;

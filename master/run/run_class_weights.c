@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * loss.class_weights: balanced. A training gives class c the weight n / (C n_c): n labels of
+ * loss.class_weights: balanced. A training gives class c the weight n / (C * n_c): n labels of
  * training records, n_c of them of class c, C classes, as scikit-learn's compute_class_weight. A
  * class without training records gets 1. The run's session file stores the weights as loss.weight,
- * so eval and predict use those of the training.
- *
+ * so `eval` and `predict` use the same weights as the training.
  */
 #include <stdlib.h>
 
@@ -57,7 +56,7 @@ static clv_code count_labels(const clv_run *r, size_t n, size_t *counts, clv_err
   return CLV_OK;
 }
 
-/* Sets the weights from the training records. */
+/* Computes the class weights from the labels of the training records. */
 static clv_code compute_balanced_weights(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;
   clv_number_list list;
@@ -73,7 +72,7 @@ static clv_code compute_balanced_weights(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Sets the weights of the training, which the stored session of the run has. */
+/* Sets the class weights to those of the training: loss.weight in the run's stored session. */
 static clv_code read_stored_weights(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_AUTO(clv_session_config_freep) clv_session_config *stored_config = NULL;

@@ -7,8 +7,8 @@
  *
  *   train.input.records 60 3f5c...    the inputs, by name, and how many records there are
  *   train.labels 60 9a01...
- *   train.stamp 60 77b2...            images only: if it is unchanged, they are not read again
- *   train.rows 54 0c4e...             which records are trained on, after limits and validation
+ *   train.stamp 60 77b2...            images only: if unchanged, the images are not read again
+ *   train.rows 54 0c4e...             the records to train on, after limits and validation
  *   model.config 1 5e1b...            config.json of model.hf
  *   tokenizer.file 1 c07d...          data.tokenizer.file
  *   validation.rows 6 ..., test.input.records ..., test.labels ..., test.rows ...
@@ -152,8 +152,8 @@ typedef struct model_file {
   const char *part, *name; /* name of the line in data.digest; name in messages */
   /* returns the path of the file or of its folder; NULL: the session has none */
   const char *(*get_path)(const clv_session_config *c);
-  const char
-      *file_in_folder; /* "/" and the file's name; "": get_path returns the path of the file */
+  /* "/" and the file's name; "": get_path returns the path of the file */
+  const char *file_in_folder;
 } model_file;
 
 static const char *get_model_folder(const clv_session_config *c) { return c->model.hf; }
@@ -399,7 +399,8 @@ static bool lacks_some_digest(const clv_data_digests *earlier_digests,
   return false;
 }
 
-/* Warns of files whose digest the run does not have, or that have changed and were accepted. */
+/* Warns of model files for which the run has no digest, and of changed files that the user has
+ * accepted. */
 static void warn_of_changed_files(const clv_run *r, const clv_data_digests *earlier_digests,
                                   const char *changes_text) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};

@@ -171,7 +171,7 @@ static void append_class_row(const described_set *s, size_t class, const size_t 
   append_table_row(out, class_text, counts, is_shown);
 }
 
-/* Appends a row for each class, with its records in each set. counts: [n, SETS]. */
+/* Appends a row for each class, with its records in each set. counts: [n][N_SETS]. */
 static void append_class_table(const described_set sets[N_SETS], size_t (*counts)[N_SETS], size_t n,
                                const bool is_shown[N_SETS], clv_bytes *out) {
   size_t n_all_records[N_SETS] = {0}, n_unlisted_records[N_SETS] = {0};
@@ -195,7 +195,7 @@ static void append_class_table(const described_set sets[N_SETS], size_t (*counts
   append_table_row(out, "all", n_all_records, is_shown);
 }
 
-/* Prints the classes of all sets: as a table, or of a single set in a line. */
+/* Appends the classes of the sets to `out`: a table, or a line if there is a single set. */
 static clv_code describe_all_classes(const described_set sets[N_SETS], clv_bytes *out,
                                      clv_err *err) {
   CLV_AUTO(clv_freep) size_t(*counts)[N_SETS] = NULL;
@@ -238,7 +238,8 @@ static size_t count_targets(const described_set sets[N_SETS]) {
   return ds ? clv_dataset_target_count(ds) : 0;
 }
 
-/* Appends "  died: 'no' 80, 'yes' 20 in training; 'no' 8, 'yes' 2 in validation". */
+/* Appends a line for the target, such as "  died: 'no' 80, 'yes' 20 in training; 'no' 8, 'yes' 2 in
+ * validation". */
 static clv_code append_target(const described_set sets[N_SETS], size_t target, clv_bytes *out,
                               clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};

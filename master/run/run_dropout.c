@@ -115,7 +115,8 @@ clv_code clv_run_sample_dropout(clv_run *r, clv_tensor **outputs, clv_interval_t
   CLV_TRY(compute_passes(r, *outputs, &passes, err));
   CLV_TRY(summarize_passes(passes.list, passes.n, &output_intervals, err));
   clv_tensor_unref(*outputs);
-  *outputs = clv_tensor_ref(output_intervals.mean); /* the class is that of the mean outputs */
+  /* the predicted class is computed from the mean outputs */
+  *outputs = clv_tensor_ref(output_intervals.mean);
   for (size_t i = 0; r->o->probabilities && i < passes.n; i++) {
     clv_tensor *probabilities;
     CLV_TRY(clv_run_compute_probabilities(r->config, passes.list[i], &probabilities, err));

@@ -23,7 +23,7 @@ typedef struct export_work {
   const clv_checkpoint *c;
   clv_session_config *session;
   uint32_t n_stages;
-  /* family of model.hf, which decides the names in peft's files; -1: as in the session */
+  /* family of model.hf, which decides the names in peft's files; -1: names as in the checkpoint */
   int family;
   clv_weights_file **stage_files; /* [n_stages] file of each stage's weights */
   /* [n] tensors to write; `allocated_blocks` has their names and merged values */
@@ -183,8 +183,8 @@ static clv_code add_module(export_work *x, name_set *modules_to_save, const char
   return CLV_OK;
 }
 
-/* Adds the rank or alpha of a layer to peft's exceptions, if it differs from that of the first
- * stage with adapters. */
+/* Adds rank and alpha of a layer to peft's rank_pattern and alpha_pattern, if they differ from
+ * those of the first stage with adapters. */
 static clv_code add_layer_exception(clv_peft *p, const clv_lora_config *l, const char *layer_name,
                                     clv_err *err) {
   double rank_divisor = p->rslora ? sqrt((double)l->r) : (double)l->r,
@@ -282,7 +282,8 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
 
 /* ---- export of merged weights ---------------------------------------------------------------- */
 
-/* Computes w[o][i] + scale sum_k b[o][k] a[k][i], with w stored as [out, in] or [in, out]. */
+/* Computes w[o][i] + scale * (sum over k of b[o][k] * a[k][i]). w is stored as [out, in] or, if
+ * is_transposed, as [in, out]. */
 static void add_adapter_product(const clv_weights_entry *w, const clv_weights_entry *a,
                                 const clv_weights_entry *b, double scale, bool is_transposed,
                                 float *ret) {

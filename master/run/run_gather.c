@@ -47,8 +47,8 @@ static clv_exit_code fail_command(const clv_err *err) {
 /* Reports a failure that does not end the command, and keeps the first exit code. */
 static void note_failure(checkpoint_command *c, const clv_err *reason) {
   clv_exit_code code = clv_run_checkpoints_exit_code(reason);
-  /* CLV_EXIT_CHECKPOINT would mean that a checkpoint is missing, but here the session file lacks
-   * the worker */
+  /* CLV_EXIT_CHECKPOINT would mean that a checkpoint is missing, but here the session file has no
+   * worker with the identity that the manifest gives */
   if (code == CLV_EXIT_CHECKPOINT) code = CLV_EXIT_CONNECT;
   if (c->exit_code == CLV_EXIT_OK) c->exit_code = code;
 }
@@ -122,7 +122,7 @@ static bool is_chosen_checkpoint(const checkpoint_command *c,
   return c->o->checkpoint || checkpoint->is_newest || checkpoint->is_best;
 }
 
-/* Restores the checkpoint from its sealed copy, if there is one. *ret: it was restored. */
+/* Restores the checkpoint from its sealed copy, if there is one. *ret: true if it was restored. */
 static clv_code restore_sealed_copy(checkpoint_command *c, const clv_run_checkpoint *checkpoint,
                                     bool *ret, clv_err *err) {
   CLV_TRY(clv_run_escrow_fetch(c->config, checkpoint->step, ret, err));
@@ -210,7 +210,8 @@ clv_exit_code clv_run_checkpoint_rm(const clv_session_config *config, const clv_
 
 /* ---- files at workers of a run that --fresh deletes ------------------------------------------ */
 
-/* Appends the names of the files at a worker. Returns their number; *ret_bytes: their bytes. */
+/* Appends the names of the checkpoints' files that are at the worker `keeper_identity`. Returns the
+ * number of files; *ret_bytes: the sum of their sizes. */
 static size_t append_file_names_at(const clv_run_checkpoints *checkpoints,
                                    const char *keeper_identity, clv_bytes *names,
                                    uint64_t *ret_bytes) {

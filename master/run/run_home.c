@@ -5,9 +5,10 @@
  * the workers. It prints each file that it cannot fetch, with the worker and the reason, and the
  * older checkpoints that stay at workers.
  *
- * Files at workers that no checkpoint of the run lists are removed at the end, and when an attempt
- * resumes the run or a recovery begins another one. A master that is no longer the newest of its
- * run removes nothing, because the files may belong to a checkpoint that another master is writing.
+ * Files at workers that no checkpoint of the run lists are removed at the end, when `train
+ * --resume` begins an attempt, and when a recovery begins an attempt. A master that is no longer
+ * the newest of its run removes nothing, because the files may belong to a checkpoint that another
+ * master is writing.
  */
 #include <stdio.h>
 #include <string.h>
@@ -41,7 +42,8 @@ clv_code clv_run_note_gathered_file(const char *dir, uint64_t step, const clv_ma
   return clv_note_gathered_weights(path.data, f->keeper_identity, is_optimizer, err);
 }
 
-/* Callback of clv_checkpoint_gather. */
+/* Callback of clv_checkpoint_gather. Adds the weights of a fetched file to the ledger, and prints a
+ * file that could not be fetched. */
 static void handle_fetched_file(void *user, const clv_manifest_file *f, const clv_err *reason) {
   gather_work *g = user;
   char text[CLV_ERR_TEXT + 400];
@@ -109,7 +111,7 @@ static bool is_file_needed(const clv_run *r, const char *kept_file_name) {
 
 /* Removes the files at a worker that belong to this run and to none of its checkpoints, as after a
  * worker was lost while a checkpoint was being written. Does nothing if the worker cannot be
- * asked. */
+ * reached. */
 static void remove_unneeded_files_at(const gather_work *g, const clv_remote_spec *w) {
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   char prefix[34];

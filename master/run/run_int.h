@@ -6,14 +6,13 @@
  * run.c has plan, check and eval, run_predict.c has predict, run_train.c trains, run_open.c opens a
  * run that trains, and run_recover.c recovers after a worker was lost. run_save.c saves
  * checkpoints, and run_home.c fetches them when a run ends. run_begin.c decides whether a run
- * begins, resumes or is finished; run_best.c chooses checkpoints; run_rewind.c goes back to one;
- * run_stop_early.c stops early;
- * run_egress.c compares the egress table and opens the egress record; run_look.c measures what the
- * sent tensors show; run_scan.c checks the values of records; run_print.c prints;
- * run_public_session.c writes the session without confidential keys; run_cache.c begins and ends
- * the cache of a frozen front at a worker; run_checkpoints.c lists and verifies checkpoints,
- * run_gather.c fetches and removes them, run_escrow.c starts the thread that writes sealed copies
- * of them.
+ * begins, resumes or is finished; run_best.c chooses checkpoints; run_rewind.c goes back to a
+ * checkpoint; run_stop_early.c stops early; run_egress.c compares the egress table and opens the
+ * egress record; run_look.c measures what the sent tensors show; run_scan.c checks the values of
+ * records; run_print.c prints; run_public_session.c writes the session without confidential keys;
+ * run_cache.c begins and ends the cache of a frozen front at a worker; run_checkpoints.c lists and
+ * verifies checkpoints, run_gather.c fetches and removes checkpoints, run_escrow.c starts the
+ * thread that writes sealed (encrypted) copies of checkpoints.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -30,8 +29,8 @@ typedef enum run_purpose {
   RUN_EVALUATION, /* eval and predict */
 } run_purpose;
 
-/* The best checkpoint, which a run keeps in addition to the newest ones, and its validation
- * value. */
+/* The best checkpoint, which a run keeps in addition to the newest ones, with the value of its
+ * score. */
 typedef struct clv_best_checkpoint {
   clv_best_metric metric;
   double value;
@@ -48,8 +47,9 @@ typedef struct clv_data_digest {
   clv_sha256 digest;
 } clv_data_digest;
 
-/* CLV_DATA_FILES: config.json of the model and the tokenizer's file. CLV_MAX_DATA_DIGESTS: these,
- * and the inputs, labels, stamp and rows of three sets. */
+/* CLV_DATA_FILES: number of files with a digest: config.json of the model, and the tokenizer's
+ * file. CLV_MAX_DATA_DIGESTS: most digests: of these files, and of inputs, labels, stamp and rows
+ * of three sets. */
 enum { CLV_DATA_FILES = 2, CLV_MAX_DATA_DIGESTS = 3 * (CLV_DATA_MAX_INPUTS + 3) + CLV_DATA_FILES };
 
 typedef struct clv_data_digests {
@@ -74,11 +74,11 @@ typedef struct clv_run_steps {
   uint64_t last_epoch;                           /* epoch of the last batch that was trained */
 } clv_run_steps;
 
-/* When a training saves its checkpoints (run_save.c). */
+/* State that decides when a training saves its next checkpoint (run_save.c). */
 typedef struct clv_run_save_state {
   uint64_t step; /* step of the checkpoint in progress or of the last one */
-  /* monotonic time when this checkpoint began (with `every: auto`: when it was complete); before
-   * the first checkpoint, when the training began */
+  /* monotonic time when the last checkpoint began (with `every: auto`: when it was complete);
+   * before the first checkpoint: when the training began */
   uint64_t begin_ns;
   bool is_due; /* a checkpoint begins as soon as none is in progress */
   /* nanoseconds by which a checkpoint delays the training: cost_ns is that of the last complete
@@ -88,7 +88,7 @@ typedef struct clv_run_save_state {
   uint64_t n_rounds;       /* rounds of this attempt so far */
 } clv_run_save_state;
 
-/* The recovery of a training after a worker was lost (run_recover.c). */
+/* State of the recovery of a training after a worker was lost (run_recover.c). */
 typedef struct clv_run_recovery {
   /* monotonic time when the worker was lost; 0: no recovery is in progress */
   uint64_t worker_lost_at_ns;
@@ -108,16 +108,17 @@ typedef struct clv_run_recovery {
 typedef struct clv_run {
   run_purpose purpose;
   const clv_session_config *config;
-  /* copy with the seed, the attempt and the number of micro-batches set */
+  /* copy of `config` with the seed, the attempt and the number of micro-batches set */
   clv_session_config effective_config;
   clv_sha256 secret;   /* secret of the run, see clv_run_resolve_key */
   bool has_secret;     /* `secret` is set */
-  bool describes_only; /* `plan`: describes the tensors that privacy forbids before it fails */
+  bool describes_only; /* `plan`: prints also the tensors that privacy forbids, then fails */
   const clv_run_options *o;
   clv_run_data data;
   /* class weights that replace loss.class_weights; NULL: the session does not have this key */
   double *class_weights;
-  double *sampling_sums;      /* sums of the chances of records; NULL: each record comes once */
+  /* cumulative chances of the training records to be drawn; NULL: an epoch has each record once */
+  double *sampling_sums;
   uint64_t n_omitted_records; /* records left out because they have values that are not finite */
   clv_blueprint *blueprint;
   /* results of the look, which measures what sent tensors show (clv_run_take_look); each blueprint
@@ -128,8 +129,8 @@ typedef struct clv_run {
   clv_run_steps steps;
   clv_run_save_state save_state;
   clv_run_recovery recovery;
-  /* [n_scores] scores of the running or the last evaluation: one per target, or a single one if
-   * records have one label; NULL: the session has no scores */
+  /* [n_scores] scores of the evaluation in progress or the last one: one per target, or a single
+   * one if records have one label; NULL: the session has no scores */
   clv_score **scores;
   size_t n_scores;
   clv_profiler *profiler;
@@ -164,7 +165,7 @@ void clv_run_done(clv_run *r);
 typedef enum clv_scan_scope { CLV_SCAN_NOTHING, CLV_SCAN_VALUES, CLV_SCAN_IMAGES } clv_scan_scope;
 
 /* Opens the policy and the data, and makes the blueprint. needs_train_set: the command trains, so
- * the training records are opened, and the pipeline must have a schedule. */
+ * this function opens the training records and checks that the pipeline has a schedule. */
 clv_code clv_run_open_blueprint(clv_run *r, bool needs_train_set, clv_scan_scope scope,
                                 clv_err *err) CLV_USE_RESULT;
 /* Checks the records for values that are not finite (run_scan.c). Fails on such a record or leaves
@@ -208,7 +209,7 @@ clv_code clv_run_open_trainer(clv_run *r, clv_err *err) CLV_USE_RESULT;
  * second call, after a worker was lost, rewinds the run to the newest checkpoint and drops the
  * lines of later steps from the run's files. */
 clv_code clv_run_restore(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Sets the session id and the epoch that the master sends to workers. */
+/* Sets the session id, and the epoch (number of the attempt) that the master sends to workers. */
 void clv_run_set_attempt_id(clv_run *r);
 /* Prints why the run cannot begin. Returns the exit code. */
 clv_exit_code clv_run_fail_setup(const clv_run *r, const clv_err *err);
@@ -220,11 +221,11 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- early stopping (run_stop_early.c) ------------------------------------------------------- */
 
-/* Counts a validation whose score, the one that train.early_stopping in `c` names, has this
- * value. */
+/* Counts a validation at `step` for early stopping. value: the score that train.early_stopping in
+ * `c` names. */
 void clv_early_stopping_count_validation(clv_early_stopping_state *s, const clv_train_config *c,
                                          double value, uint64_t step);
-/* Returns true if the run stops: the patience of `c` is used up. */
+/* Returns true if the run stops, because the last `patience` validations were no improvement. */
 bool clv_early_stopping_is_due(const clv_early_stopping_state *s, const clv_train_config *c);
 /* Counts the validation `e` at the present step. */
 void clv_run_count_validation(clv_run *r, const clv_step_result *e);
@@ -234,26 +235,27 @@ void clv_run_print_early_stopping(const clv_run *r);
 /* ---- checkpoints (run_save.c) ---------------------------------------------------------------- */
 
 /* Completes the checkpoint in progress if its files are durable, and begins another one if it is
- * due. A checkpoint that the disk does not take is skipped with a warning. Call after each round.
+ * due. If the disk cannot take the checkpoint, warns and goes on. Call after each round.
  * step_before: the step at the begin of the round; round_ns: duration of the round. */
 clv_code clv_run_save_if_due(clv_run *r, uint64_t step_before, uint64_t round_ns,
                              clv_err *err) CLV_USE_RESULT;
 /* Saves the present step, unless its checkpoint exists. BLOCKS until the checkpoint is complete. */
 clv_code clv_run_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* As clv_run_save_now, but warns and goes on if the disk does not take the checkpoint. */
+/* As clv_run_save_now, but warns and goes on if the disk cannot take the checkpoint. */
 clv_code clv_run_try_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Called when a run ends. If checkpoint.home is `end`, fetches the files of the newest and of the
  * best checkpoint from the workers that keep them, and prints the files that stay at workers. Then
  * removes files at workers as clv_run_remove_unneeded_files does. BLOCKS. (run_home.c) */
 void clv_run_gather_at_end(clv_run *r);
-/* Removes the files of the run at workers that none of its checkpoints lists, as an ended attempt
- * leaves them. Ignores workers that cannot be reached. Call before a checkpoint begins. BLOCKS. */
+/* Removes the files of the run at workers that none of its checkpoints lists, such as those that a
+ * killed attempt has left. Ignores workers that cannot be reached. Call before a checkpoint begins.
+ * BLOCKS. */
 void clv_run_remove_unneeded_files(clv_run *r);
-/* Adds the weights of a gathered file of the checkpoint of a step to the ledger. Does nothing for
- * files without weights. */
+/* Adds the weights in a file that was fetched from its worker to the ledger. step: step of the
+ * file's checkpoint. Does nothing for files without weights. */
 clv_code clv_run_note_gathered_file(const char *dir, uint64_t step, const clv_manifest_file *f,
                                     clv_err *err) CLV_USE_RESULT;
-/* Begins the time to the next checkpoint, when a training begins or is restored. */
+/* Begins the interval to the next checkpoint. Called when a training begins or is restored. */
 void clv_run_reset_saving(clv_run *r);
 /* Returns the time between two checkpoints with checkpoint.every: auto, if one costs cost_ns. */
 uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns);
@@ -327,7 +329,7 @@ void clv_run_warn(const clv_run *r, clv_log_level level, const char *event, cons
 /* Prints each line of `notes`, such as a list of checkpoints that could not be used, with
  * clv_run_warn. */
 void clv_run_print_notes(const clv_run *r, const char *event, char *notes);
-/* Prints the notices of the trainer that have come since the last call. */
+/* Prints the notices that the trainer has queued since the last call. */
 void clv_run_print_notices(const clv_run *r);
 /* Callback that prints one notice of the trainer or the journal. user: the run. */
 void clv_run_on_notice(void *user, const char *text);
@@ -351,16 +353,16 @@ typedef struct clv_run_scores {
 clv_code clv_run_take_scores(const clv_run *r, const clv_step_result *e, bool with_curves,
                              clv_run_scores *ret, clv_err *err) CLV_USE_RESULT;
 void clv_run_scores_free(clv_run_scores *s);
-/* most records of worst_records.json; several targets have equal shares */
+/* most records of worst_records.json; with several targets, each has an equal share */
 enum { CLV_RUN_MAX_WORST_RECORDS = 60 };
-/* Writes the records of data.test with the largest losses in the last evaluation, readable by the
- * owner only; nothing without scores. */
+/* Writes the records of data.test with the largest losses in the last evaluation, to
+ * worst_records.json, readable by the owner only. Writes no file if the session has no scores. */
 clv_code clv_run_write_worst_records(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Writes the scores of `eval --intervals` into the run folder, for a report. */
 clv_code clv_run_write_intervals(const clv_run *r, const clv_step_result *e,
                                  clv_err *err) CLV_USE_RESULT;
 /* Returns the value of `metric` in the last evaluation, whose result is `e`; NaN: not defined.
- * target: name of the target that has it; NULL: the evaluation itself. */
+ * target: name of the target that has the metric; NULL: the evaluation itself. */
 double clv_run_score_value(const clv_run *r, const clv_step_result *e, clv_best_metric metric,
                            const char *target);
 
@@ -369,7 +371,7 @@ double clv_run_score_value(const clv_run *r, const clv_step_result *e, clv_best_
 void clv_run_add_scores(const clv_run *r, const clv_step_result *e, bool with_table,
                         clv_bytes *text, clv_bytes *json);
 void clv_run_free_scores(clv_run *r);
-/* Makes r->scores as the session says. Needs the blueprint. */
+/* Makes r->scores from loss.scores and the targets of the session. Needs the blueprint. */
 clv_code clv_run_make_scores(clv_run *r, clv_err *err) CLV_USE_RESULT;
 bool clv_run_has_json_output(const clv_run *r); /* the command prints its progress as JSON */
 bool clv_run_has_accuracy(const clv_run *r);    /* a prediction can be right or wrong */
@@ -406,7 +408,7 @@ clv_code clv_run_resolve_micro_batches(clv_run *r, bool reads_stored_number,
 
 /* ---- the state of the run folder (run_begin.c) ----------------------------------------------- */
 
-/* Sets *ret to true if --resume finds that the run has done its last step, and prints that. Writes
+/* Sets *ret to true and prints a line if --resume finds that the run has done its last step. Writes
  * no file. */
 clv_code clv_run_check_finished(clv_run *r, bool *ret, clv_err *err) CLV_USE_RESULT;
 /* Sets r->is_resumed: true if --resume continues from a checkpoint, false if the run never had a
@@ -417,8 +419,8 @@ clv_code clv_run_find_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
 void clv_run_print_start(const clv_run *r);
 /* Prints how many training records the session sets aside for validation. */
 void clv_run_print_validation_split(const clv_run *r);
-/* Returns true if the run folder has the session of the run's first attempt, whose choices are then
- * binding. */
+/* Returns true if the run folder has the session of the run's first attempt. A later attempt uses
+ * the number of micro-batches that the first has chosen. */
 bool clv_run_has_stored_session(const clv_run *r);
 /* Prints where --fresh has moved the folder of the finished run, if there was one. */
 void clv_run_print_moved_folder(const clv_run *r);
@@ -449,8 +451,8 @@ void clv_run_add_change(clv_run *r, const char *key, const char *old_value, cons
 /* Compares the session with that of the last attempt, session.effective.yaml. Prints all changes,
  * and adds them to changes.jsonl. */
 clv_code clv_run_print_changes(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Refuses changes of the session after which no checkpoint fits. CLV_INVALID: the moments of the
- * optimiser differ from the last attempt; err names the key and both values. */
+/* Refuses changes of the session with which no checkpoint of the run can be loaded. CLV_INVALID:
+ * the moments of the optimiser differ from the last attempt; err names the key and both values. */
 clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Warns of each changed key that affects how a record becomes numbers, such as
  * data.tokenizer.lower_case. For `eval` and `predict`. */
@@ -459,15 +461,15 @@ clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* ---- another cut than in the last attempt (run_cut.c, run_moved_layers.c) -------------------- */
 
 /* Appends the cut of the last attempt to *ret_before and the present one to *ret_after, if they
- * differ. Appends nothing if the model of the last attempt cannot be read; its keys are then
- * compared one by one. *ret_has_same_layers: both sessions have the same layers, so that only the
- * stages and nodes of these can differ. */
+ * differ. Appends nothing if the model of the last attempt cannot be read; the keys of its stages
+ * are then compared one by one. *ret_has_same_layers: both sessions have the same layers, so that
+ * only the stages and nodes of the layers can differ. */
 clv_code clv_run_compare_cut(const clv_run *r, const clv_session_config *earlier_session,
                              clv_bytes *ret_before, clv_bytes *ret_after, bool *ret_has_same_layers,
                              clv_err *err) CLV_USE_RESULT;
 /* Compares the places of layers with those in the session of the checkpoint, and stores the layers
- * that have moved in r->blueprint. CLV_INVALID: neither policy nor session permits one of them to
- * move from the master to a worker. Call before the master connects. */
+ * that have moved in r->blueprint. CLV_INVALID: neither policy nor session permits one of these
+ * layers to move from the master to a worker. Call before the master connects. */
 clv_code clv_run_check_moved_layers(clv_run *r, const clv_checkpoint *c,
                                     clv_err *err) CLV_USE_RESULT;
 /* For `plan`: stores the layers that --resume would move, and prints a warning if it would be
@@ -507,12 +509,15 @@ clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_byt
 /* Returns true if `train --resume --checkpoint` names a checkpoint that the run still has to go
  * back to. */
 bool clv_run_has_named_checkpoint(const clv_run *r);
-/* Opens the checkpoint from which a resumed run goes on: the named one, or the newest. */
+/* Opens the checkpoint from which a resumed run goes on: the one that --checkpoint names, or the
+ * newest. */
 clv_code clv_run_load_start_checkpoint(const clv_run *r, clv_checkpoint **ret,
                                        clv_err *err) CLV_USE_RESULT;
-/* Fails if a checkpoint is named and cannot be opened. CLV_NOT_FOUND: the run does not have it. */
+/* Fails if --checkpoint names a checkpoint that cannot be opened. CLV_NOT_FOUND: the run does not
+ * have this checkpoint. */
 clv_code clv_run_check_named_checkpoint(const clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Restores the named checkpoint, and then removes the later ones. */
+/* Restores the checkpoint that --checkpoint names, and then removes the checkpoints of later
+ * steps. */
 clv_code clv_run_restore_named_checkpoint(clv_run *r, clv_train_position *ret,
                                           clv_err *err) CLV_USE_RESULT;
 
@@ -554,30 +559,30 @@ void clv_run_append_worker_json(const clv_stores *s, const char *identity, clv_b
 /* ---- sealed, encrypted copies of checkpoints (run_escrow.c) ---------------------------------- */
 
 /* Returns the place of the sealed copies of a run. ret_id: receives the run's id from run.json, and
- * must outlive *ret, which refers to it. CLV_NOT_FOUND: run.json has no id. */
+ * must outlive *ret, which points at the id. CLV_NOT_FOUND: run.json has no id. */
 clv_code clv_run_find_escrow_location(const clv_session_config *config, char ret_id[33],
                                       clv_escrow_location *ret, clv_err *err) CLV_USE_RESULT;
 /* Deletes the sealed copy of a step, if there is one. */
 clv_code clv_run_escrow_remove(const clv_session_config *config, uint64_t step,
                                clv_err *err) CLV_USE_RESULT;
-/* Deletes the sealed copy if it is of a later step than `step`. */
+/* Deletes the newest sealed copy if its step is later than `step`. */
 clv_code clv_run_escrow_remove_later(const clv_session_config *config, uint64_t step,
                                      clv_err *err) CLV_USE_RESULT;
-/* Reads the key of checkpoint.escrow, or makes it. Does nothing if the session has no escrow, or
- * the key was read before. CLV_INVALID: the key is lost, does not fit the existing copies, or may
- * be read by other users. */
+/* Reads the key of checkpoint.escrow, or creates a key for the first copy. Does nothing if the
+ * session has no escrow, or the key was read before. CLV_INVALID: the key is lost, does not fit the
+ * existing copies, or may be read by other users. */
 clv_code clv_run_escrow_open(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Starts the thread that seals copies; call when the run trains. */
+/* Starts the thread that writes sealed copies of checkpoints. Call when the run trains. */
 clv_code clv_run_escrow_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* prints which copies were sealed since the last call */
 void clv_run_print_escrow_notes(const clv_run *r);
 void clv_run_escrow_stop(clv_run *r);
-/* Restores the copy of the checkpoint of a step into the run folder, for `checkpoint gather`. *ret:
- * false if there is no such copy. */
+/* Restores the sealed copy of a step's checkpoint into the run folder, for `checkpoint gather`.
+ * *ret: false if there is no such copy. */
 clv_code clv_run_escrow_fetch(const clv_session_config *config, uint64_t step, bool *ret,
                               clv_err *err) CLV_USE_RESULT;
-/* Restores the newest copy into the run folder if its step is later than `step`, or if `step` is
- * CLV_CHECKPOINT_NONE. *ret: true if a copy was restored. */
+/* Restores the newest sealed copy into the run folder if its step is later than `step`, or if
+ * `step` is CLV_CHECKPOINT_NONE. *ret: true if a copy was restored. */
 clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- names of classes (run_classes.c) -------------------------------------------------------- */
@@ -599,20 +604,20 @@ clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) CLV_U
  * differ; err names the difference and where the names come from. */
 clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const clv_dataset *d,
                                  const char *label, clv_err *err) CLV_USE_RESULT;
-/* Writes the class names of the training images into the run folder. A resumed run must have the
- * same names. */
+/* Writes the class names of the training images into the run folder. Fails if a resumed run has
+ * other class names. */
 clv_code clv_run_write_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- data in tables (run_table.c) ------------------------------------------------------------ */
 
-/* Lets r tell the user when a table that is larger than memory is read. Call it before data are
- * opened. */
+/* Makes the run print a notice when it reads a table that is larger than memory. Call before data
+ * are opened. */
 void clv_run_report_table_reading(clv_run *r);
-/* Reads the file with what the run has learnt of its training table. *ret stays NULL if the run has
- * no such file. CLV_DATA_LOSS: the file is damaged. */
+/* Reads table.json of the run: values learnt from the training table, such as its categories. *ret
+ * stays NULL if the run has no such file. CLV_DATA_LOSS: the file is damaged. */
 clv_code clv_run_read_learnt(const clv_run *r, clv_learnt **ret, clv_err *err) CLV_USE_RESULT;
-/* Writes what was learnt of the training table into the run folder. Does nothing if the data are no
- * table. */
+/* Writes table.json: values learnt from the training table, such as its categories. Does nothing if
+ * the data are no table. */
 clv_code clv_run_write_learnt(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Appends, for each column of the training table, its range, its numbers of missing and of distinct
  * values, and what is suspicious; as JSON: the member "columns", which is [] if the data are no
@@ -622,16 +627,19 @@ clv_code clv_run_describe_columns(const clv_run *r, bool writes_json, clv_bytes 
 
 /* ---- intervals from dropout (run_dropout.c) -------------------------------------------------- */
 
-/* Mean and interval of 95 % of each value, of one shape; NULL: not computed. */
+/* Mean and 95 % interval of each predicted value, as three tensors of equal shape; NULL: not
+ * computed. */
 typedef struct clv_interval_tensors {
   clv_tensor *mean, *low, *high;
 } clv_interval_tensors;
 void clv_interval_tensors_done(clv_interval_tensors *t); /* unreferences and zeroes */
-/* Checks that the model can be sampled, if --dropout-samples is given. CLV_INVALID: it has no
- * dropout, or layers whose training differs in another way. Call before anything is sent. */
+/* Checks that the model can be sampled, if --dropout-samples is given. CLV_INVALID: the model has
+ * no dropout, or has other layers that compute differently in training. Call before anything is
+ * sent. */
 clv_code clv_run_check_dropout(const clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Computes the other passes of data.test. *outputs: those of the first pass; receives the mean
- * outputs. *ret: mean and interval of the outputs, or with --probabilities of the probabilities. */
+/* Computes the passes of data.test after the first one. *outputs: outputs of the first pass;
+ * receives the mean outputs of all passes. *ret: mean and interval of the outputs, or with
+ * --probabilities of the probabilities. */
 clv_code clv_run_sample_dropout(clv_run *r, clv_tensor **outputs, clv_interval_tensors *ret,
                                 clv_err *err) CLV_USE_RESULT;
 /* Returns the percentile of n ascending values, n > 0, by linear interpolation. quantile: from 0
@@ -640,7 +648,7 @@ double clv_percentile(const float *sorted, size_t n, double quantile);
 
 /* ---- predictions as files (run_predictions.c) ------------------------------------------------ */
 
-/* Formats, in the order of the values of --format. */
+/* Formats of a file of predictions, in the order of the values of --format. */
 typedef enum clv_predictions_format {
   CLV_PREDICTIONS_CSV,
   CLV_PREDICTIONS_JSONL,
@@ -649,9 +657,9 @@ typedef enum clv_predictions_format {
 
 typedef struct clv_predictions {
   const clv_tensor *outputs; /* [rows, ...] f32, from which classes are computed */
-  /* written in place of outputs, of their shape; NULL: outputs are */
+  /* values to write in place of `outputs`, in its shape; NULL: `outputs` is written */
   const clv_tensor *probabilities;
-  /* interval of the values that are written, of their shape; NULL: none */
+  /* lower and upper ends of the intervals of the written values; NULL: no intervals */
   const clv_tensor *low, *high;
   const clv_dataset *data;
   const uint32_t *index; /* [rows] record of `data` that each row belongs to */
@@ -664,9 +672,8 @@ typedef struct clv_predictions {
 } clv_predictions;
 
 /* Computes the probabilities of outputs [rows, ...]: softmax over the last dimension, e^x of
- * log-probabilities, or the logistic function. CLV_INVALID: the loss is of numbers, which have
- * none.
- */
+ * log-probabilities, or the logistic function. CLV_INVALID: the loss predicts numbers, which have
+ * no probabilities. */
 clv_code clv_predictions_compute_probabilities(const clv_tensor *outputs, clv_loss_kind loss,
                                                clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* As clv_predictions_compute_probabilities, for the loss of the session. Outputs of targets that

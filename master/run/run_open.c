@@ -39,8 +39,8 @@ static clv_code lock_resumed_run(clv_run *r, clv_err *err) {
   return r->o->resume && has_folder ? lock_run_dir(r, err) : CLV_OK;
 }
 
-/* Moves the earlier run in the folder to another folder. If that run is deleted instead, notes and
- * prints its files at workers. */
+/* Moves the earlier run in the folder to another folder. If that run is deleted instead, notes its
+ * files at workers as orphans, which are removed later, and prints them. */
 static clv_code move_earlier_run_aside(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints earlier_run = {0};
   CLV_TRY(clv_run_checkpoints_read(r->dir.data, &earlier_run, err));
@@ -103,7 +103,7 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
   clv_run_print_validation_split(r);
   CLV_TRY(clv_run_take_look_before_training(r, err));
   if (needs_trials)
-    /* before the micro-batch trials, the call below, which send random numbers under this table */
+    /* before clv_run_resolve_micro_batches, whose trials send random numbers under this table */
     CLV_TRY(print_egress_table(r, err));
   CLV_TRY(clv_run_resolve_micro_batches(r, reads_stored_number, err));
   CLV_TRY(clv_run_write_classes(r, err));
@@ -177,8 +177,8 @@ static uint64_t count_session_steps(const clv_run *r, const clv_loader *loader) 
   return c->max_steps ? CLV_MIN(n_steps, c->max_steps) : n_steps;
 }
 
-/* Returns the last step of the round that contains step `step`, from 1. Each epoch begins a new
- * round. */
+/* Returns the last step of the round that contains `step`; both count from 1. Each epoch begins a
+ * new round. */
 static uint64_t find_round_end(const clv_run *r, uint64_t step) {
   uint64_t steps_per_round = clv_pipeline_steps_per_round(r->config),
            steps_per_epoch = clv_loader_per_epoch(r->steps.loader);

@@ -2,20 +2,20 @@
  *
  * Writes predictions of documents as JSON lines: one page per line, with its words, in the format
  * of training pages. The label of a word is that of one of its tokens; the label of a page is that
- * of the mean output of its windows.
+ * of the mean output of its windows, the parts of a page that the model reads one at a time.
  */
 #include <math.h>
 
 #include "master/run/run_int.h"
 
-/* ---- the rows of a page ---------------------------------------------------------------------- */
+/* ---- the output rows of a page --------------------------------------------------------------- */
 
 static size_t last_dimension_size(const clv_tensor *t) {
   return (size_t)t->shape.dim[t->shape.rank - 1];
 }
 
 /* Returns true if outputs have a shape from which page lines can be made: [windows, classes], or
- * [windows, S, classes] for labels of words. */
+ * [windows, S, classes] for labels of words. A window is a part of a page. */
 static bool has_page_outputs(const clv_predictions *r) {
   const clv_shape *s = &r->outputs->shape;
   size_t n_positions = 0;
@@ -59,8 +59,8 @@ static page_rows find_rows_of_page(const clv_predictions *r, const clv_kept_page
 
 /* ---- label of a word or page, with its probability ------------------------------------------- */
 
-/* Returns the probability of class k: exp(x_k) / sum_j exp(x_j), or exp(x_k) for nll, whose outputs
- * are logarithms. */
+/* Returns the probability of class k: exp(x[k]) / (sum over j of exp(x[j])), or exp(x[k]) for nll,
+ * whose outputs are logarithms. */
 static double compute_probability(const clv_predictions *r, const float *x, size_t k) {
   double sum = 0;
   if (r->loss == CLV_LOSS_NLL) return exp((double)x[k]);

@@ -34,7 +34,8 @@ static clv_predictions_format choose_format(const clv_run_options *o) {
   return dot && strcmp(dot, ".jsonl") == 0 ? CLV_PREDICTIONS_JSONL : CLV_PREDICTIONS_NPY;
 }
 
-/* Fails, before any record is sent, if --probabilities asks for what the loss does not have. */
+/* Fails, before any record is sent, if --probabilities is given and the loss has no
+ * probabilities. */
 static clv_code check_probabilities(const clv_session_config *c, const clv_run_options *o,
                                     clv_err *err) {
   bool has_probabilities = clv_loss_has_accuracy(c->loss.kind);
@@ -47,7 +48,7 @@ static clv_code check_probabilities(const clv_session_config *c, const clv_run_o
                   clv_loss_name(c->loss.kind));
 }
 
-/* Fails if --output is a file of the records, which the predictions would overwrite. */
+/* Fails if --output is one of the files with the records, because it would be overwritten. */
 static clv_code check_output_is_no_input(const clv_session_config *c, const clv_run_options *o,
                                          clv_err *err) {
   struct stat out, in;
@@ -74,7 +75,8 @@ static clv_code check_output_folder(const clv_run_options *o, clv_err *err) {
                   strerror(errno));
 }
 
-/* intervals: of --dropout-samples; its tensors are NULL without that option. */
+/* Writes the predictions to the file --output. intervals: those of --dropout-samples; its tensors
+ * are NULL without that option. */
 static clv_code write_predictions(clv_run *r, const clv_tensor *outputs,
                                   const clv_interval_tensors *intervals, clv_err *err) {
   static const char *const default_paths[] = {[CLV_PREDICTIONS_NPY] = "predictions.npy",

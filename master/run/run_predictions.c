@@ -71,7 +71,7 @@ clv_code clv_run_compute_probabilities(const clv_session_config *c, const clv_te
   return CLV_OK;
 }
 
-/* ---- ids and classes ------------------------------------------------------------------------- */
+/* ---- ids and predicted classes of records ---------------------------------------------------- */
 
 static size_t count_rows(const clv_predictions *r) { return (size_t)r->outputs->shape.dim[0]; }
 
@@ -94,8 +94,7 @@ static const char *value_name(const clv_predictions *r) {
 }
 
 /* Returns true if each row of outputs predicts one class: an output per class, or one binary
- * output.
- */
+ * output. */
 static bool has_predicted_class(const clv_predictions *r) {
   if (!clv_loss_has_accuracy(r->loss) || r->outputs->shape.rank != 2 || !outputs_per_row(r))
     return false;
@@ -123,7 +122,8 @@ static const char *find_record_id(const clv_predictions *r, size_t row) {
 
 /* ---- lines of CSV ---------------------------------------------------------------------------- */
 
-/* Appends the columns of the values: "output_cat", or with the prefix "low_" "low_output_cat". */
+/* Appends the names of the columns with values, such as "output_cat", or "low_output_cat" with the
+ * prefix "low_". */
 static void append_csv_column_names(clv_bytes *out, const clv_predictions *r, const char *prefix) {
   for (size_t k = 0; k < outputs_per_row(r); k++) {
     CLV_AUTO(clv_bytes_done) clv_bytes column = {0};
@@ -300,7 +300,7 @@ static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
   return clv_file_write_durable(path, file.data, file.len, 0600, err);
 }
 
-/* Writes PATH.low and PATH.high beside a NumPy file, in its format. */
+/* Writes PATH.low and PATH.high beside the NumPy file PATH, in the same format. */
 static clv_code write_interval_files(const clv_predictions *r, const char *npy_path, clv_err *err) {
   const struct {
     const char *file_suffix;

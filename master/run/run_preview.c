@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans a run among others, as of a sweep: whether it can be trained, and what it would send.
+ * Plans one run of several, such as those of a sweep: checks whether it can be trained, and
+ * computes the bytes that it would send.
  */
 #include "master/run/run_int.h"
 

@@ -82,8 +82,8 @@ clv_exit_code clv_run_setup_exit_code(const clv_err *err) {
   }
 }
 
-/* Returns true if the error is a refusal of the host's policy: it forbade a tensor that was about
- * to be sent. */
+/* Returns true if the error is a refusal by the host's policy, which forbade a tensor that was
+ * about to be sent. */
 static bool is_caused_by_policy(const clv_run *r, const clv_err *err) {
   return err->code == CLV_DENIED && clv_policy_has_refused(r->policy);
 }

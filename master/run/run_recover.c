@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Recovery of a training from the loss of a worker. The main function is clv_run_recover: `train`
- * calls it when the loop fails. It closes the trainer, connects to the workers again with a higher
- * epoch, which frees what they still have of the session, and restores the newest checkpoint. A
- * step depends only on the checkpoint and on the records that follow it, so steps that are taken
- * again give the same bits. Run folder, lock, journal, data and blueprint stay open meanwhile.
+ * calls it when the loop fails. clv_run_recover closes the trainer and connects to the workers
+ * again with a higher epoch (number of the attempt), at which workers free the lost session. Then
+ * it restores the newest checkpoint. A step depends only on the checkpoint and on the records that
+ * follow it, so steps that are taken again give the same bits. Run folder, lock, journal, data and
+ * blueprint stay open meanwhile.
  */
 #include <stdio.h>
 #include <string.h>
@@ -24,8 +25,8 @@ static bool is_interrupted(const clv_run *r) {
   return clv_ms_since_interrupt() || (r->o->interrupted && *r->o->interrupted);
 }
 
-/* Returns true if a worker or its link was lost. Data damaged in transit count as such only the
- * first time, because a line that damages data again and again would never let the run end. */
+/* Returns true if a worker or its link was lost. Damage of data in transit counts as a loss only
+ * the first time, because a line that damages data again and again would never let the run end. */
 static bool is_worker_loss(clv_run *r, const clv_err *err) {
   if (is_interrupted(r)) return false;
   if (err->code == CLV_UNAVAILABLE)
@@ -61,7 +62,8 @@ static uint64_t find_newest_checkpoint_step(const clv_run *r) {
   return clv_checkpoint_steps_with_manifest(r->dir.data, &step, 1) ? step : 0;
 }
 
-/* Puts the reason why a failure ends the run in front of its text. Returns the failure's code. */
+/* Puts `prefix`, the reason why the failure `err` ends the run, in front of its text. Returns its
+ * code. */
 static clv_code prefix_reason(clv_err *err, const char *prefix) {
   return clv_err_prefix(err, "%s", prefix);
 }
@@ -176,8 +178,8 @@ static void close_session(clv_run *r) {
   CLV_FAILPOINT("recovery.close_session");
 }
 
-/* Raises the epoch of the run, begins an attempt in the egress record, opens a trainer and restores
- * the newest checkpoint. */
+/* Raises the epoch of the run (the number of its attempt), begins an attempt in the egress record,
+ * opens a trainer and restores the newest checkpoint. */
 static clv_code open_session(clv_run *r, clv_err *err) {
   CLV_TRY(clv_run_lock_raise_epoch(r->lock, err));
   CLV_FAILPOINT("recovery.open_session");
@@ -207,8 +209,8 @@ static clv_code fail_after_last_try(const clv_run *r, uint64_t n_tries, clv_err 
 
 /* ---- spares, workers that replace lost ones -------------------------------------------------- */
 
-/* Returns the worker of the session whose stages are at `name` now: the worker `name` itself, or
- * one that has `name` as spare. NULL: that worker has no spare. */
+/* Returns the worker of the session whose stages are at the worker `name` now: `name` itself, or
+ * the worker that `name` replaces as its spare. NULL: that worker has no spares. */
 static clv_remote_spec *find_lost_worker_with_spare(const clv_run *r, const char *name) {
   for (size_t i = 0; i < r->config->n_workers; i++) {
     clv_remote_spec *w = &r->config->workers[i];
@@ -231,7 +233,8 @@ static void print_replaced_worker(const clv_run *r, const char *lost_worker,
 }
 
 /* Gives the stages of a worker that cannot be reached to its next spare, if the master has tried
- * the worker for recovery.replace_after. After the last spare it uses the worker itself again. */
+ * the worker for recovery.replace_after. After the last spare, gives the stages to the worker
+ * itself again. */
 static clv_code use_next_spare(clv_run *r, const char *lost_worker, clv_err *err) {
   clv_remote_spec *w = find_lost_worker_with_spare(r, lost_worker);
   double limit_s = (double)r->config->recovery.replace_after_ms / 1e3;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `train --resume --checkpoint best|STEP`: the run goes on from an earlier checkpoint. Its later
- * ones are removed, since they belong to steps that the run takes again, perhaps in another way.
- * The run removes them only after the workers have the state of the chosen checkpoint.
+ * `train --resume --checkpoint best|STEP`: the run goes on from an earlier checkpoint. Later
+ * checkpoints are removed, because the run takes their steps again, perhaps with other settings.
+ * The run removes these only after the workers have the state of the chosen checkpoint.
  */
 #include <string.h>
 
@@ -32,9 +32,9 @@ static void print_removed_checkpoints(const clv_run *r, const clv_run_checkpoint
   if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "checkpoint", text.data);
 }
 
-/* Removes the checkpoints behind `step`, the newest first, with their sealed copies and files at
- * workers. A process that is killed meanwhile leaves a run that goes on from the newest one
- * left. */
+/* Removes the checkpoints of steps after `step`, the newest first, with their sealed copies and
+ * files at workers. If the process is killed meanwhile, the run goes on from the newest checkpoint
+ * that is left. */
 static clv_code remove_later_checkpoints(clv_run *r, uint64_t step, clv_err *err) {
   CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints all = {0};
   size_t n = 0;

@@ -2,10 +2,10 @@
  *
  * Decides when a training saves checkpoints. The loop calls clv_run_save_if_due after each round.
  * This function completes a checkpoint that workers have finished writing, and begins the next one
- * when checkpoint.every_steps or checkpoint.every says so. Only one is in progress at a time.
- * clv_run_save_now waits until the checkpoint of the present step is complete: at the end of a run,
- * at an interrupt, and for the best checkpoint, whose step must not pass before the worker has
- * accepted its files.
+ * when checkpoint.every_steps or checkpoint.every says so. Only one checkpoint is in progress at a
+ * time. clv_run_save_now waits until the checkpoint of the present step is complete: at the end of
+ * a run, at an interrupt, and for the best checkpoint, because the next step would change the
+ * weights that it stores.
  *
  * With `every: auto` the interval follows from the cost of the preceding checkpoint: the time in
  * which the master did not train, and the time by which steps were slower while workers wrote. The
@@ -20,8 +20,8 @@
 #define MIN_CHECKPOINT_INTERVAL_NS (UINT64_C(10) * 1000000000)
 #define MAX_CHECKPOINT_INTERVAL_NS (UINT64_C(30) * 60 * 1000000000)
 enum {
-  MAX_CHECKPOINT_TIME_PERCENT =
-      3, /* share of the time that checkpoints may cost with `every: auto` */
+  /* percent of the time that checkpoints may cost with `every: auto` */
+  MAX_CHECKPOINT_TIME_PERCENT = 3,
   /* first rounds of an attempt, which take longer because they make plans and touch new memory */
   N_SLOW_FIRST_ROUNDS = 2
 };
@@ -32,7 +32,7 @@ uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns) {
   return CLV_MIN(CLV_MAX(interval_ns, MIN_CHECKPOINT_INTERVAL_NS), MAX_CHECKPOINT_INTERVAL_NS);
 }
 
-/* Returns the time between two checkpoints; UINT64_MAX: time does not decide. */
+/* Returns the time between two checkpoints; UINT64_MAX: no checkpoint is due by time. */
 static uint64_t find_interval_ns(const clv_run *r) {
   uint64_t interval_ms = clv_session_checkpoint_every_ms(r->config);
   if (interval_ms) return interval_ms * 1000000;
@@ -87,7 +87,7 @@ static void note_complete_checkpoint(clv_run *r) {
 }
 
 /* Callback of clv_trainer_end_save: fails if another process has begun an attempt of this run. */
-static clv_code check_newest_checkpoint(void *user, clv_err *err) {
+static clv_code check_newest_attempt(void *user, clv_err *err) {
   const clv_run *r = user;
   return clv_run_lock_check_newest(r->lock, err);
 }
@@ -102,7 +102,7 @@ static clv_code finish_checkpoint(clv_run *r, bool waits_for_files, clv_save_res
   uint64_t begin_ns = clv_now_ns();
   const clv_save_end_options save_end = {.waits_for_files = waits_for_files,
                                          .step_to_keep = r->best_checkpoint.step,
-                                         .check_before_rename = check_newest_checkpoint,
+                                         .check_before_rename = check_newest_attempt,
                                          .check_user = r};
   CLV_TRY(clv_trainer_end_save(r->trainer, &save_end, &result, err));
   s->present_cost_ns += clv_now_ns() - begin_ns;
@@ -130,10 +130,10 @@ clv_code clv_run_save_now(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- disks that do not take a checkpoint ----------------------------------------------------- */
+/* ---- checkpoints that the disk could not take ------------------------------------------------ */
 
-/* Reports that the disk did not take a checkpoint, whose folder is removed because it takes space.
- * The run goes on; its last checkpoint must succeed. */
+/* Warns that the disk could not take a checkpoint, and removes its incomplete folder to free the
+ * space. The run goes on. */
 static void skip_checkpoint(const clv_run *r, const clv_err *reason) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *complete_checkpoint = NULL;
   char text[CLV_ERR_TEXT + 240], earlier_text[80] = "there is no earlier one";

@@ -32,7 +32,8 @@ static clv_score_outputs score_outputs_of_loss(clv_loss_kind kind, bool has_one_
   }
 }
 
-/* Returns the number of columns of the output that are scored: of classes, labels or numbers. */
+/* Returns the number of columns of the output that are scored: one for each class, label or
+ * number. */
 static size_t count_scored_columns(const clv_shape *output_shape, bool has_classes,
                                    bool has_one_output) {
   size_t n = 1;
@@ -121,7 +122,7 @@ clv_code clv_run_make_scores(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- names ----------------------------------------------------------------------------------- */
+/* ---- names of classes ------------------------------------------------------------------------ */
 
 /* Source of the names of classes for class_name. */
 typedef struct name_source {
@@ -162,7 +163,7 @@ static void append_json_targets(const clv_run *r, const double *losses, clv_byte
     clv_bytes_add_json(out, r->config->loss.targets[i].name);
     clv_bytes_printf(out, ":{\"loss\":%s", clv_json_number(losses[i], 9, number));
     if (json.failed) out->failed = true;
-    /* the object without its first brace; "{}" has no member */
+    /* appends the members in `json` without the first brace; "{}" has no members */
     if (json.len > 2) clv_bytes_printf(out, ",%s", json.data + 1);
     if (json.len <= 2) clv_bytes_puts(out, "}");
   }
@@ -243,8 +244,8 @@ typedef struct scalar_list {
   const char *target; /* name of the target that has the scores; NULL: records have one label */
 } scalar_list;
 
-/* Callback of clv_scores_for_each: appends a scalar. The tag is the name, after a target's, as in
- * "died.auc". */
+/* Callback of clv_scores_for_each: appends a scalar. Its tag is its name or, for a target, both
+ * names, such as "died.auc". */
 static void add_scalar(void *user, const char *name, double value) {
   scalar_list *list = user;
   clv_run_scores *to = list->to;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Early stopping (train.early_stopping). A validation improves on the best one before if its number
- * is better by more than min_delta; a number that is not finite never does. After `patience`
- * validations in a row without an improvement the run takes no further step, saves and tests as at
- * its end. Checkpoints have the counts, so a resumed or recovered run stops at the same step.
+ * Early stopping (train.early_stopping). A validation is an improvement if its score is better than
+ * the best one before by more than min_delta; a score that is not finite is no improvement. After
+ * `patience` validations in a row without an improvement the run takes no further step, saves and
+ * tests as at its end. Checkpoints have the counts, so a resumed or recovered run stops at the same
+ * step.
  */
 #include <math.h>
 #include <stdio.h>

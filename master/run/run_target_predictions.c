@@ -56,7 +56,7 @@ static double predicted_number(const clv_target_spec *s, float output) {
   return s->kind == CLV_LOSS_POISSON ? exp((double)output) : (double)output;
 }
 
-/* ---- names of columns ------------------------------------------------------------------------ */
+/* ---- names of CSV columns -------------------------------------------------------------------- */
 
 /* Appends the name of output j of a target: "outcome_benign", or "days" if it has one output. */
 static void append_output_name(clv_bytes *out, const clv_predictions *r, const clv_target_spec *s,
@@ -104,7 +104,7 @@ void clv_target_predictions_add_names(clv_bytes *out, const clv_predictions *r) 
   clv_bytes_puts(out, "]");
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- rows of predictions --------------------------------------------------------------------- */
 
 /* Appends the numbers of a target's outputs; nothing if x is NULL. */
 static void append_csv_numbers(clv_bytes *out, const clv_target_spec *s, const float *x) {

@@ -82,7 +82,7 @@ static void count_step(clv_run_steps *l, const clv_step_result *s) {
     l->n_bad_losses++;
 }
 
-/* Reports a step. sent_and_received_bytes: bytes sent and received in the step. */
+/* Reports a step. sent_and_received_bytes: [0] bytes sent, [1] bytes received in the step. */
 static clv_code report_step(clv_run *r, uint64_t epoch, uint64_t step, const clv_step_result *s,
                             const uint64_t sent_and_received_bytes[2], clv_err *err) {
   clv_progress p = {

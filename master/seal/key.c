@@ -26,8 +26,8 @@ static clv_code set_id_and_path(clv_seal_key *k, const char *path, clv_err *err)
   return clv_strdup(path, &k->path, err);
 }
 
-/* Checks that only the owner may read the key file. Checks the open file, not its path, so that it
- * cannot be exchanged in between. */
+/* Checks that only the owner may read the key file. Checks the open descriptor, not the path, so
+ * that no other file can take its place before it is read. */
 static clv_code check_only_owner_has_access(int fd, const char *path, clv_err *err) {
   struct stat st;
   if (fstat(fd, &st) != 0) return clv_fail(err, CLV_INVALID, "%s: %s", path, strerror(errno));

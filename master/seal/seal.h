@@ -5,10 +5,10 @@
  *
  * A sealed file is a header and frames of 64 KiB, each encrypted with AES-256-GCM. The header has
  * the version, the id of the key and a random salt, from which the key of this file is derived.
- * Each frame is bound to the header, to the name of the file, to its place and to whether it is the
- * last one. So reading fails if a byte was changed, if the file was cut short or continued, and if
- * frames or whole files were exchanged. The name is what the caller says that the file is, not its
- * path.
+ * Each frame is bound to the header, to the name of the file, to the index of the frame and to
+ * whether it is the last one. So reading fails if a byte was changed, if the file was cut short or
+ * extended, and if frames or files have changed places. The name is chosen by the caller, and need
+ * not be the path.
  *
  * A key is a file with 32 random bytes as 64 hexadecimal digits. Only its owner may read it, and
  * this program never sends it. Without the key the sealed files are lost.
@@ -45,8 +45,8 @@ void clv_seal_key_done(clv_seal_key *k); /* overwrites the secret and zeroes *k 
 
 typedef struct clv_sealed_writer clv_sealed_writer;
 
-/* Starts a sealed file. The data are written to PATH.tmp until clv_sealed_writer_finish, and
- * clv_sealed_writer_free before that deletes PATH.tmp. `name`: 1 to 255 bytes, bound to the file.
+/* Starts a sealed file. The data are written to PATH.tmp until clv_sealed_writer_finish. If the
+ * caller frees the writer earlier, PATH.tmp is deleted. `name`: 1 to 255 bytes, bound to the file.
  * Does not use the key after it has returned. */
 clv_code clv_sealed_writer_begin(const char *path, const clv_seal_key *key, const char *name,
                                  clv_sealed_writer **ret, clv_err *err) CLV_USE_RESULT;
@@ -63,20 +63,19 @@ void clv_sealed_writer_freep(clv_sealed_writer **w);
 typedef struct clv_sealed_reader clv_sealed_reader;
 
 /* Opens a sealed file, with O_NOFOLLOW, and checks its header. CLV_NOT_FOUND: there is no file;
- * CLV_DENIED: the file was sealed with another key, and the text has the ids of both;
+ * CLV_DENIED: the file was sealed with another key, and the error text has the ids of both keys;
  * CLV_UNIMPLEMENTED: another version; CLV_DATA_LOSS: it is no sealed file, or was cut short. */
 clv_code clv_sealed_reader_open(const char *path, const clv_seal_key *key, const char *name,
                                 clv_sealed_reader **ret, clv_err *err) CLV_USE_RESULT;
 /* As clv_sealed_reader_open, for an open file, whose descriptor the reader closes, also on failure.
- * Texts call the file `label`. */
+ * Error texts call the file `label`. */
 clv_code clv_sealed_reader_open_fd(int fd, const char *label, const clv_seal_key *key,
                                    const char *name, clv_sealed_reader **ret,
                                    clv_err *err) CLV_USE_RESULT;
-uint64_t clv_sealed_reader_data_bytes(
-    const clv_sealed_reader *r); /* size of the data, without the sealing */
+uint64_t clv_sealed_reader_data_bytes(const clv_sealed_reader *r); /* bytes of the decrypted data */
 /* Returns the data of the next frame, valid until the next call; *ret_len 0: all data were read.
- * Data are authentic as soon as they are returned, but only the end shows that the file is
- * complete. CLV_DATA_LOSS: the file was changed, or has another name. */
+ * Data are authentic as soon as they are returned, but the caller knows only at the end that the
+ * file is complete. CLV_DATA_LOSS: the file was changed, or is bound to another name. */
 clv_code clv_sealed_reader_next(clv_sealed_reader *r, const void **ret_data, size_t *ret_len,
                                 clv_err *err) CLV_USE_RESULT;
 void clv_sealed_reader_free(clv_sealed_reader *r); /* closes the file and frees; NULL is allowed */

@@ -2,17 +2,14 @@
  *
  * seal_int: the format of sealed files, and the cipher that writing and reading share (cipher.c).
  *
- *   offset  bytes
- *        0      7  "CLVSEAL"
- *        7      1  version, 1
- *        8      8  id of the key: the first bytes of HMAC-SHA256(key, "cleave seal id")
- *       16     32  salt, random
- *       48         frames: CLV_SEAL_FRAME_BYTES bytes each and the last one the rest, at least
- *                  1 byte unless the file is empty; each is followed by its tag of 16 bytes
+ * offset  bytes 0      7  "CLVSEAL" 7      1  version, 1 8      8  id of the key: the first bytes
+ * of HMAC-SHA256(key, "cleave seal id") 16     32  salt, random 48         frames:
+ * CLV_SEAL_FRAME_BYTES bytes each and the last one the rest, at least 1 byte unless the file is
+ * empty; each is followed by its tag of 16 bytes
  *
- * The key of the frames is HMAC-SHA256(key, "cleave seal file" || salt), so each file has its own.
- * The nonce of frame i has 12 bytes: 3 zeros, i as 8 bytes, the highest first, and 1 for the last
- * frame, else 0. The associated data of each frame are the header and the name of the file.
+ * The key of the frames is HMAC-SHA256(key, "cleave seal file" || salt), so each file has its own
+ * key. The nonce of frame i has 12 bytes: 3 zeros, i as 8 bytes, the highest first, and 1 for the
+ * last frame, else 0. The associated data of each frame are the header and the name of the file.
  */
 #ifndef CLEAVE_SEAL_INT_H
 #define CLEAVE_SEAL_INT_H
@@ -27,7 +24,7 @@ enum {
   CLV_SEAL_SALT_BYTES = 32,
   CLV_SEAL_HEADER_BYTES = 48,
   CLV_SEAL_TAG_BYTES = 16,
-  /* bytes of a frame in the file, but the last */
+  /* bytes of an encrypted frame with its tag; only the last frame may be shorter */
   CLV_SEAL_ENCRYPTED_FRAME_BYTES = CLV_SEAL_FRAME_BYTES + CLV_SEAL_TAG_BYTES,
 };
 
@@ -46,7 +43,7 @@ typedef struct clv_seal_cipher {
 clv_code clv_seal_cipher_init(clv_seal_cipher *c, const clv_seal_key *key, const char *name,
                               bool encrypts, clv_err *err) CLV_USE_RESULT;
 void clv_seal_cipher_done(clv_seal_cipher *c);
-/* Encrypts the next frame: [len] bytes to dst [len + CLV_SEAL_TAG_BYTES]. */
+/* Encrypts the next frame: data [len] to dst [len + CLV_SEAL_TAG_BYTES]. */
 clv_code clv_seal_encrypt(clv_seal_cipher *c, const void *data, size_t len, bool is_last,
                           uint8_t *dst, clv_err *err) CLV_USE_RESULT;
 /* Decrypts the next frame: encrypted_frame [len + CLV_SEAL_TAG_BYTES] to dst [len]. Returns false

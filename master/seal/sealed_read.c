@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading a sealed file. The size of the file says how many frames it has and how long the last one
- * is, so a file that was cut short or continued fails at its last frame.
+ * Reads sealed files. The number of frames and the length of the last one follow from the size of
+ * the file, so a file that was cut short or extended fails at its last frame.
  */
 #include <errno.h>
 #include <fcntl.h>

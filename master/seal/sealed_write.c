@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing a sealed file. A frame is written when the next byte after it arrives, so that the last
- * frame is known as such.
+ * Writes sealed files. A full frame is written only when another byte follows, because the last
+ * frame is marked as the last one.
  */
 #include <errno.h>
 #include <fcntl.h>

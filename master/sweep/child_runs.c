@@ -37,9 +37,10 @@ static size_t count_runs(const sweep_work *s, sweep_run_state state) {
   return n;
 }
 
-/* ---- starting -------------------------------------------------------------------------------- */
+/* ---- starting runs --------------------------------------------------------------------------- */
 
-/* Runs in the child after fork, and calls only functions that are safe there. */
+/* Executes `cleave-master train` in the child after fork. Calls only async-signal-safe
+ * functions. */
 static _Noreturn void exec_run(char *const *args, int out_fd, pid_t parent_pid) {
   int null_fd = open("/dev/null", O_RDONLY);
   setpgid(0, 0); /* Ctrl-C reaches the sweep alone, which passes it on */
@@ -67,7 +68,8 @@ static clv_code find_own_program_path(char ret[MAX_PATH_BYTES], clv_err *err) {
   return CLV_OK;
 }
 
-/* Starts a run. It waits for room at its workers, if the policy permits what --resume may send. */
+/* Starts a run. Gives it the option --resume, with which the run waits for its workers, unless the
+ * run is new and the policy forbids what --resume may send. */
 static clv_code start_run(const sweep_work *s, sweep_run *r, clv_err *err) {
   char program_path[MAX_PATH_BYTES];
   CLV_AUTO(sweep_set_options_done) sweep_set_options set_options = {.n = 0};
@@ -116,9 +118,9 @@ static void print_started_run(const sweep_work *s, const sweep_run *r) {
     clv_notice(CLV_LOG_INFO, "started", "%s started:%s", r->name, values.data ? values.data : "");
 }
 
-/* ---- ends ------------------------------------------------------------------------------------ */
+/* ---- ends of runs ---------------------------------------------------------------------------- */
 
-/* Reads the last line that the run has printed. */
+/* Reads the last line of the file with the run's output. */
 static void read_last_line(const sweep_work *s, const sweep_run *r, char ret[CLV_ERR_TEXT]) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char output_tail[OUTPUT_TAIL_BYTES + 1];
@@ -138,7 +140,8 @@ static void read_last_line(const sweep_work *s, const sweep_run *r, char ret[CLV
   clv_text_to_printable(ret);
 }
 
-/* Finds why a run failed: by its record or, before it has one, by its last line. */
+/* Finds why a run failed: from run.json or, without a reason there, from the last line that the run
+ * printed. */
 static void find_failure_reason(const sweep_work *s, const sweep_run *r, char ret[CLV_ERR_TEXT]) {
   sweep_stored_state state;
   if (sweep_stored_state_read(r->folder, &state, NULL) == CLV_OK && state.reason[0])
@@ -147,14 +150,14 @@ static void find_failure_reason(const sweep_work *s, const sweep_run *r, char re
     read_last_line(s, r, ret);
 }
 
-/* Returns true if the run may have failed because other runs took the room at a worker. */
+/* Returns true if the run may have failed because other runs used up the capacity of a worker. */
 static bool may_lack_worker_capacity(const sweep_run *r) {
   return r->exit_code == CLV_EXIT_FAILED || r->exit_code == CLV_EXIT_CONNECT ||
          r->exit_code == CLV_EXIT_TIMEOUT || r->exit_code == CLV_EXIT_WORKER_LOST;
 }
 
-/* Handles a run that has failed. If others were under way during it, also if they have ended since,
- * it is tried once more. */
+/* Handles a run that has failed. If other runs were in progress during this run and may have caused
+ * the failure, starts it once more, with fewer runs at a time. */
 static void handle_failed_run(const sweep_work *s, sweep_run *r, size_t *n_jobs) {
   char reason[CLV_ERR_TEXT];
   size_t n_other_runs = count_runs(s, SWEEP_RUN_RUNNING);
@@ -195,7 +198,8 @@ static clv_code handle_ended_run(sweep_work *s, sweep_run *r, int status, size_t
   return CLV_OK;
 }
 
-/* Prints the last line of a run now and then: how far it is, or what it waits for. */
+/* Prints the last line of a run's output at intervals: the step it has reached, or what it waits
+ * for. */
 static void report_progress(const sweep_work *s, sweep_run *r) {
   char line[CLV_ERR_TEXT];
   uint64_t now_ns = clv_now_ns();
@@ -205,7 +209,7 @@ static void report_progress(const sweep_work *s, sweep_run *r) {
   if (line[0]) clv_notice(CLV_LOG_INFO, "progress", "%s: %s", r->name, line);
 }
 
-/* Looks once at each process. */
+/* Polls each process once: handles it if it has ended, else reports its progress. */
 static clv_code handle_ended_runs(sweep_work *s, size_t *n_jobs, clv_err *err) {
   for (size_t i = 0; i < s->n_runs; i++) {
     int status;
@@ -219,7 +223,7 @@ static clv_code handle_ended_runs(sweep_work *s, size_t *n_jobs, clv_err *err) {
   return CLV_OK;
 }
 
-/* Sends a signal to all processes, and waits for their ends. */
+/* Sends a signal to all processes of runs, and waits until they end. */
 static void stop_all_runs(sweep_work *s, int signal_number) {
   for (size_t i = 0; i < s->n_runs; i++)
     if (s->runs[i].state == SWEEP_RUN_RUNNING) kill(s->runs[i].pid, signal_number);

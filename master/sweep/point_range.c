@@ -11,8 +11,8 @@
 static const char log_prefix[] = "log:";
 enum { MAX_NUMBER_CHARS = 40, MAX_INTEGER_DIGITS = 15 };
 
-/* Parses the `len` characters at `text` as a number. *ret_is_integer: it has digits and a sign
- * alone. */
+/* Parses the `len` characters at `text` as a number. *ret_is_integer: the text has only digits and
+ * perhaps a sign. */
 static bool parse_number(const char *text, size_t len, double *ret, bool *ret_is_integer) {
   char number_text[MAX_NUMBER_CHARS + 1], *end;
   if (!len || len > MAX_NUMBER_CHARS || strspn(text, "0123456789+-.eE") < len) return false;

@@ -8,11 +8,12 @@
 
 #include "master/sweep/sweep_int.h"
 
-/* RNG stream of random points, and how often a point is drawn that equals an earlier one. */
+/* point_rng_stream: id of the RNG stream for random points. MAX_DRAWS_PER_POINT: most draws for a
+ * point that equals an earlier one each time. */
 static const uint32_t point_rng_stream = 0xfffffff1u;
 enum { MAX_DRAWS_PER_POINT = 64 };
 
-/* Keys that no sweep changes. */
+/* Keys that --grid and --random refuse, with the reason that the error gives. */
 static const struct {
   const char *name, *reason;
   bool is_refused_only_with_folds;
@@ -89,7 +90,7 @@ static clv_code add_values(const char *option, sweep_key *k, const char *text, c
   }
 }
 
-/* ---- keys ------------------------------------------------------------------------------------ */
+/* ---- swept keys ------------------------------------------------------------------------------ */
 
 /* Returns true if `setting`, "a.b=c", sets the key. */
 static bool sets_key(const char *setting, const char *key) {
@@ -139,7 +140,7 @@ static clv_code add_key(const clv_sweep_options *o, const char *option_name, con
   return k->has_range ? CLV_OK : add_values(option, k, equals_sign + 1, err);
 }
 
-/* ---- points ---------------------------------------------------------------------------------- */
+/* ---- points of a sweep ----------------------------------------------------------------------- */
 
 static clv_code fail_too_many_points(size_t n, clv_err *err) {
   return clv_fail(err, CLV_INVALID,
@@ -147,7 +148,8 @@ static clv_code fail_too_many_points(size_t n, clv_err *err) {
                   SWEEP_MAX_RUNS);
 }
 
-/* Allocates the values of n points. The points are counted one by one, as they are made. */
+/* Allocates the values of n points. The caller fills in the points and counts them in
+ * p->n_points. */
 static clv_code alloc_points(const clv_sweep_options *o, size_t n, sweep_points *p, clv_err *err) {
   if (n * CLV_MAX(o->folds, UINT64_C(1)) > SWEEP_MAX_RUNS)
     return fail_too_many_points((size_t)(n * CLV_MAX(o->folds, UINT64_C(1))), err);

@@ -23,8 +23,8 @@ void sweep_set_options_done(sweep_set_options *s) {
   s->n = s->n_shared = 0;
 }
 
-/* Adds a setting. Messages about it name the option that the user gave: `option`, "--grid", with
- * key and value, or with `number` alone. */
+/* Adds the setting KEY=VALUE. Its label for messages is the option that the user gave, such as
+ * "--grid", followed by `number` or, if that is NULL, by KEY=VALUE. */
 static clv_code add_set_option(sweep_set_options *s, const char *key, const char *value,
                                const char *option, const char *number, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, label = {0};
@@ -65,7 +65,7 @@ clv_code sweep_set_options_make(const sweep_work *s, const sweep_run *r, sweep_s
   return add_set_option(ret, "name", r->name, "the run's name", NULL, err);
 }
 
-/* ---- runs ------------------------------------------------------------------------------------ */
+/* ---- the runs of a sweep --------------------------------------------------------------------- */
 
 void sweep_done(sweep_work *s) {
   if (!s) return;
@@ -103,9 +103,10 @@ static clv_code make_runs(sweep_work *s, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- checks ---------------------------------------------------------------------------------- */
+/* ---- checks of the runs ---------------------------------------------------------------------- */
 
-/* Returns the number of validations by which a session chooses. */
+/* Returns the score by which runs are compared: that of checkpoint.best, of early stopping, or
+ * accuracy or loss. */
 static sweep_score score_of_session(const clv_session_config *c) {
   sweep_score ret = {.metric =
                          clv_loss_has_accuracy(c->loss.kind) ? CLV_BEST_ACCURACY : CLV_BEST_LOSS};
@@ -122,7 +123,8 @@ static sweep_score score_of_session(const clv_session_config *c) {
   return ret;
 }
 
-/* Checks keys that a sweep needs, and takes folder and score of the run. */
+/* Checks the keys of a run's session that matter to a sweep. Sets the score of the sweep and the
+ * folder of the run. */
 static clv_code check_session(sweep_work *s, sweep_run *r, const clv_session_config *c,
                               clv_err *err) {
   sweep_score score = score_of_session(c);

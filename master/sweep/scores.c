@@ -17,10 +17,10 @@ enum { MAX_LINE_BYTES = 16 << 20 };
 
 /* ---- lines of evaluations.jsonl -------------------------------------------------------------- */
 
-/* A line while it is read. */
+/* A line of evaluations.jsonl while it is read. */
 typedef struct evaluation_line {
-  const char *name;   /* name of the number */
-  const char *target; /* target that has the number; "": the validation itself */
+  const char *name;   /* name of the score to read */
+  const char *target; /* target that has the score; "": the validation itself */
   char prefix[4];     /* "", or "f1_" within the member f1 of scores */
   sweep_validation validation;
 } evaluation_line;
@@ -39,7 +39,7 @@ static clv_code read_members(clv_json *j, evaluation_line *l, member_reader *rea
   }
 }
 
-/* Reads a member that may be the number. */
+/* Reads a member, and stores its value if it is the score that `l` names. */
 static clv_code read_value(clv_json *j, evaluation_line *l, const char *key, clv_err *err) {
   size_t n = strlen(l->prefix);
   clv_json_kind kind;
@@ -114,7 +114,8 @@ static void file_closep(FILE **f) {
   if (*f) fclose(*f);
 }
 
-/* Counts a validation: the best or the last one is the run's score. */
+/* Counts a validation. The run's score is that of its best validation if
+ * score->uses_best_validation, else of its last one. */
 static void count_validation(const sweep_score *score, const sweep_validation *v, sweep_run *r) {
   bool is_largest_best = clv_best_metric_is_largest(score->metric);
   bool is_better = isnan(r->value) || (is_largest_best ? v->value > r->value : v->value < r->value);

@@ -18,7 +18,7 @@
 #define POINTS_FILE "sweep.jsonl"
 enum { MAX_POINTS_FILE_BYTES = 64 << 20 };
 
-/* ---- the folder ------------------------------------------------------------------------------ */
+/* ---- the folder of a sweep ------------------------------------------------------------------- */
 
 /* Makes the folder of the sweep and locks it, until this process ends. */
 static clv_code lock_folder(sweep_work *s, clv_err *err) {
@@ -79,7 +79,8 @@ static clv_code check_run_folders_unused(const sweep_work *s, clv_err *err) {
   return CLV_OK;
 }
 
-/* Fails because line `line_number` of the file differs from what this command would write. */
+/* Fails because line `line_number` of sweep.jsonl differs from the line that this command would
+ * write. */
 static clv_code fail_changed_points(const char *path, size_t line_number, clv_err *err) {
   if (line_number == 1)
     return clv_fail(err, CLV_INVALID,
@@ -92,8 +93,8 @@ static clv_code fail_changed_points(const char *path, size_t line_number, clv_er
                   path, line_number);
 }
 
-/* Writes the file, or compares it with the points of this command, of which it may have the first.
- */
+/* Writes sweep.jsonl. If it exists, compares its lines with the points of this command, and adds
+ * the points that the file lacks. */
 static clv_code write_or_compare_points(const sweep_work *s, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0}, stored_text = {0};
   CLV_TRY(format_points(s, &text, err));

@@ -26,15 +26,15 @@ enum {
 /* "LOW..HIGH", from which values are drawn. */
 typedef struct sweep_range {
   double low, high;
-  bool is_logarithmic;   /* equal chances for equal factors */
-  bool has_integer_ends; /* both ends are integers without a point or exponent; so are values */
+  bool is_logarithmic;   /* the logarithms of drawn values are uniformly distributed */
+  bool has_integer_ends; /* both ends are written as integers, so drawn values are integers */
 } sweep_range;
 
-/* Returns true if `text` is a range. CLV_INVALID in `err`, with *ret_is_range true: it is one whose
- * ends are in the wrong order, or not above 0 with log. */
+/* Returns true if `text` is a range. CLV_INVALID in `err`, with *ret_is_range true: `text` is a
+ * range whose ends are in the wrong order, or not above 0 with log. */
 clv_code sweep_range_parse(const char *text, sweep_range *ret, bool *ret_is_range,
                            clv_err *err) CLV_USE_RESULT;
-/* Appends the value at `u`, in [0, 1), of the range. */
+/* Appends the value of the range at `u`, a number in [0, 1): 0 is the low end of the range. */
 void sweep_range_append_value(const sweep_range *r, double u, clv_bytes *out);
 
 /* ---- points (points.c) ----------------------------------------------------------------------- */
@@ -42,21 +42,21 @@ void sweep_range_append_value(const sweep_range *r, double u, clv_bytes *out);
 /* A swept key, with the values of --grid, or the range or the values of --random. */
 typedef struct sweep_key {
   char *name;
-  char **values; /* [n_values] */
+  char **values; /* [n_values] texts of the values; NULL if has_range */
   size_t n_values;
   bool has_range; /* `range` is set, and there are no values */
   sweep_range range;
 } sweep_key;
 
 typedef struct sweep_points {
-  sweep_key *keys; /* [n_keys] */
+  sweep_key *keys; /* [n_keys] the swept keys */
   size_t n_keys;
-  char **values; /* [n_points][n_keys] */
+  char **values; /* [n_points][n_keys] value of each key at each point */
   size_t n_points;
 } sweep_points;
 
 /* Makes the points of the options. Without --grid and --random there is one point without keys.
- * CLV_INVALID: the text names the option. */
+ * CLV_INVALID: an option is not valid; err names the option. */
 clv_code sweep_points_make(const clv_sweep_options *o, sweep_points *ret,
                            clv_err *err) CLV_USE_RESULT;
 void sweep_points_done(sweep_points *p);
@@ -64,7 +64,7 @@ static inline const char *sweep_point_value(const sweep_points *p, size_t point_
   return p->values[point_index * p->n_keys + key];
 }
 
-/* ---- runs ------------------------------------------------------------------------------------ */
+/* ---- the runs of a sweep --------------------------------------------------------------------- */
 
 typedef enum sweep_run_state {
   SWEEP_RUN_WAITING, /* not started by this command */
@@ -73,27 +73,27 @@ typedef enum sweep_run_state {
   SWEEP_RUN_FAILED, /* its process ended with another exit code than 0 */
 } sweep_run_state;
 
-/* A run of a point: of a fold, if there are folds. */
+/* One run of a sweep: that of a point or, with folds, of one fold of a point. */
 typedef struct sweep_run {
   size_t point_index;
   uint64_t fold; /* from 1; 0: no folds */
   char *name, *folder;
   sweep_run_state state;
-  int exit_code;           /* if it failed; below 0: the negative number of a signal */
+  int exit_code;           /* exit code of a failed run; negative: minus the number of a signal */
   pid_t pid;               /* process of the run; valid while it runs */
   uint64_t next_report_ns; /* clv_now_ns() from which its progress is printed again */
   bool had_other_runs;     /* another run was under way during this one */
-  bool is_retried;         /* failed once, and had_other_runs */
+  bool is_retried;         /* the run failed once and was started again */
   /* value of the score and its step; NaN: there is none */
   double value;
   uint64_t step;
 } sweep_run;
 
-/* By what the points are compared. */
+/* The score by which the points are compared. */
 typedef struct sweep_score {
   clv_best_metric metric;
-  /* the run's best validation counts, since its checkpoint is kept (checkpoint.best); else the
-   * last one */
+  /* takes the score of the run's best validation, whose checkpoint is kept (checkpoint.best);
+   * false: of the last validation */
   bool uses_best_validation;
   char target[CLV_BEST_TARGET_BYTES]; /* target that has the metric; "": the validation itself */
 } sweep_score;
@@ -107,19 +107,20 @@ typedef struct sweep_work {
   size_t n_runs;
   sweep_score score;
   char *folder;         /* RUN_DIR/NAME.sweep */
-  int lock_fd;          /* descriptor of the locked file in it; 0: none */
+  int lock_fd;          /* descriptor of the locked file in `folder`; 0: not locked yet */
   bool may_resume;      /* the policy permits what `train --resume` sends */
   uint64_t epoch_bytes; /* bytes of an epoch of all runs together */
 } sweep_work;
 
-/* The values of --set of a run: those of all runs, of its point and fold, and its name. The texts
- * of all runs are caller-owned, the others are freed. */
+/* The --set options of one run: those that all runs have, then those of its point, its fold and its
+ * name. The texts of the first ones are caller-owned; the others belong to the struct. */
 enum { SWEEP_MAX_SET_OPTIONS = CLV_CLI_LIST + SWEEP_MAX_KEYS + 3 };
 typedef struct sweep_set_options {
   const char *items[SWEEP_MAX_SET_OPTIONS]; /* "train.batch=64" */
-  const char
-      *labels[SWEEP_MAX_SET_OPTIONS]; /* "--grid train.batch=64", for messages; NULL: "--set ..." */
-  size_t n, n_shared;                 /* the first n_shared are those of all runs */
+  /* "--grid train.batch=64", for messages; NULL: "--set ..." */
+  const char *labels[SWEEP_MAX_SET_OPTIONS];
+  /* number of options; number of the first ones, which all runs have */
+  size_t n, n_shared;
 } sweep_set_options;
 clv_code sweep_set_options_make(const sweep_work *s, const sweep_run *r, sweep_set_options *ret,
                                 clv_err *err) CLV_USE_RESULT;
@@ -138,11 +139,11 @@ void sweep_done(sweep_work *s);
 typedef struct sweep_validation {
   bool is_validation; /* false: another event, such as the test */
   uint64_t step;
-  double value; /* NaN: the line does not have the number, or it is null */
+  double value; /* value of the score; NaN: the line lacks it or has null */
 } sweep_validation;
 
-/* Parses a line of `len` bytes. name: the number's name in scores.def. target: the target that has
- * the number; "": the validation itself. line_index: index of the line, from 0. */
+/* Parses a line of `len` bytes. name: name of the score in scores.def. target: the target that has
+ * the score; "": the validation itself. line_index: index of the line, from 0. */
 clv_code sweep_validation_parse(const char *label, const char *line, size_t len, size_t line_index,
                                 const char *name, const char *target, sweep_validation *ret,
                                 clv_err *err) CLV_USE_RESULT;

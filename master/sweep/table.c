@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Prints the points of a sweep with their scores, the best first: as text, as CSV, or as JSON with
- * an object per line. A point with folds has the mean of their scores and the standard deviation,
- * sqrt(sum (x - mean)^2 / (k - 1)), once all k of them have one.
+ * an object per line. For a point with k folds, prints the mean of the folds' scores x and their
+ * standard deviation, sqrt(sum((x - mean)^2) / (k - 1)), once all k folds have a score.
  */
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ typedef struct table_row {
   double value, standard_deviation; /* NaN: not known yet */
   double sort_key;                  /* the smallest comes first */
   size_t n_runs, n_finished;
-  int exit_code; /* of the first run that failed; 0: none did */
+  int exit_code; /* exit code of the first run that failed; 0: none failed */
   bool has_failed;
 } table_row;
 
@@ -85,7 +85,7 @@ static void append_state(const sweep_work *s, const table_row *row, clv_bytes *o
     clv_bytes_puts(out, "not finished");
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------ */
+/* ---- a row of the table as a JSON line ------------------------------------------------------- */
 
 static void append_json_number(clv_bytes *out, const char *key, double v) {
   if (isfinite(v))
@@ -124,14 +124,14 @@ static void append_json_row(const sweep_work *s, const table_row *row, clv_bytes
   clv_bytes_puts(out, "}}\n");
 }
 
-/* ---- cells ----------------------------------------------------------------------------------- */
+/* ---- the table as text or CSV ---------------------------------------------------------------- */
 
 enum { N_FIXED_COLUMNS = 4, MAX_COLUMNS = N_FIXED_COLUMNS + SWEEP_MAX_KEYS };
 
-/* A line of the table: texts that end with NUL, one behind the other. */
+/* A line of the table: texts that end with NUL, one after the other. */
 typedef struct cells {
   clv_bytes text;
-  size_t at[MAX_COLUMNS]; /* where each begins */
+  size_t at[MAX_COLUMNS]; /* offset in `text` at which each cell begins */
   size_t n;
 } cells;
 
@@ -209,7 +209,8 @@ static clv_code append_table_lines(const sweep_work *s, const table_row *rows, c
   CLV_AUTO(free_lines) cells *lines = NULL;
   int widths[MAX_COLUMNS] = {0};
   size_t n = s->points.n_points + 1;
-  CLV_TRY(clv_alloc(n + 1, sizeof *lines, &lines, err)); /* the last one stays empty */
+  /* [n] stays empty and ends the list for free_lines */
+  CLV_TRY(clv_alloc(n + 1, sizeof *lines, &lines, err));
   fill_header_line(s, &lines[0]);
   for (size_t i = 1; i < n; i++) fill_row_line(s, &rows[i - 1], &lines[i]);
   for (size_t i = 0; i < n; i++) {

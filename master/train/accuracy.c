@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Counts right predictions. A predicted class is the one with the largest output. A row of a binary
- * loss is right if every output is on the side of its label.
+ * loss is right if each output is above the threshold exactly if its label is positive.
  */
 #include "master/train/train_int.h"
 

@@ -2,10 +2,11 @@
  *
  * The trainer's part of egress control. clv_trainer_make_flows gives the gate
  * (master/egress/gate.c), which every sent tensor passes, the rows of the egress table, each with a
- * flow: the balance of bytes that the egress record permits. clv_trainer_allow_batch writes
- * allowances of bytes ahead before each step or batch, clv_trainer_allow_state before pieces of
- * state, which have one flow each. Tensors that workers send to each other are recorded as planned,
- * with clv_trainer_charge_direct_flows.
+ * flow: the balance of bytes that may still be sent. The master writes an allowance, a number of
+ * bytes, to the egress record before it sends tensors: clv_trainer_allow_batch before steps and
+ * batches of evaluations, clv_trainer_allow_state before pieces of state, which have one flow each.
+ * Tensors that workers send to each other are recorded as planned, with
+ * clv_trainer_charge_direct_flows.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,7 +130,7 @@ cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_e
   return clv_gate_check_sending(&t->egress.gate, s, error);
 }
 
-/* ---- allowances ahead of a batch ------------------------------------------------------------- */
+/* ---- allowances for a batch ------------------------------------------------------------------ */
 
 /* Returns true if the tensor of a CACHED row is sent for the present batch. Record numbers are sent
  * whenever the cache is used; activations only with CLV_CACHE_ROWS. */
@@ -171,14 +172,13 @@ static uint64_t count_flow_bytes(const clv_row_flow *f, uint64_t n_samples, uint
 
 clv_code clv_trainer_charge_direct_flows(clv_trainer *t, uint32_t stage, uint64_t n_samples,
                                          uint64_t n_positions, bool is_training, clv_err *err) {
-  const clv_row_flow *value_flow = &t->egress.direct_flows[2 * stage],
-                     *gradient_flow = value_flow + 1;
-  if (value_flow->flow)
-    CLV_TRY(clv_egress_charge(value_flow->flow,
-                              count_flow_bytes(value_flow, n_samples, n_positions), err));
-  if (!is_training || !gradient_flow->flow) return CLV_OK;
-  return clv_egress_charge(gradient_flow->flow,
-                           count_flow_bytes(gradient_flow, n_samples, n_positions), err);
+  const clv_row_flow *value_row = &t->egress.direct_flows[2 * stage], *gradient_row = value_row + 1;
+  if (value_row->flow)
+    CLV_TRY(clv_egress_charge(value_row->flow, count_flow_bytes(value_row, n_samples, n_positions),
+                              err));
+  if (!is_training || !gradient_row->flow) return CLV_OK;
+  return clv_egress_charge(gradient_row->flow,
+                           count_flow_bytes(gradient_row, n_samples, n_positions), err);
 }
 
 /* ---- reports of workers about direct transfers ----------------------------------------------- */

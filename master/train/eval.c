@@ -114,7 +114,7 @@ static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
   return CLV_OK;
 }
 
-/* Copies labels or lengths of a batch, because the loader reuses its memory for the next batch. */
+/* Copies labels or lengths of a batch, because the loader reuses the memory for the next batch. */
 static clv_code copy_tensor(const clv_tensor *from, clv_tensor **ret, clv_err *err) {
   if (!from) return CLV_OK;
   CLV_TRY(clv_tensor_new(from->dtype, &from->shape, ret, err));
@@ -122,7 +122,7 @@ static clv_code copy_tensor(const clv_tensor *from, clv_tensor **ret, clv_err *e
   return CLV_OK;
 }
 
-/* RNG positions of passes with dropout begin behind those of all steps. */
+/* First RNG position of passes with dropout, larger than the positions of all steps. */
 #define FIRST_DROPOUT_POSITION (UINT64_C(1) << 40)
 
 void clv_trainer_set_dropout_pass(clv_trainer *t, uint64_t pass) { t->dropout_pass = pass; }
@@ -286,9 +286,9 @@ static clv_code compute_target_losses(evaluation *e, size_t start, size_t n, dou
   return CLV_OK;
 }
 
-/* ---- scores ---------------------------------------------------------------------------------- */
+/* ---- scores of an evaluation ----------------------------------------------------------------- */
 
-/* Adds one record whose labels are f32: the class of one yes or no, several of them, or numbers. */
+/* Adds one record whose labels are f32 to the score: one yes or no, several of them, or numbers. */
 static clv_code add_f32_record(const evaluation *e, size_t record, const float *outputs,
                                const float *labels, clv_err *err) {
   if (clv_score_has_classes(e->scores[0]))
@@ -311,7 +311,7 @@ static clv_code add_targets_of_record(const evaluation *e, size_t record, const 
   return CLV_OK;
 }
 
-/* Adds the scores of n rows from `start` on, record by record. */
+/* Adds n rows from `start` on to the scores, record by record. */
 static clv_code add_scores(const evaluation *e, const float *outputs, size_t start, size_t n,
                            clv_err *err) {
   const clv_tensor *y = e->received_answers.y, *x = e->received_answers.outputs;
@@ -335,7 +335,8 @@ static clv_code add_scores(const evaluation *e, const float *outputs, size_t sta
   return CLV_OK;
 }
 
-/* Adds loss, right predictions and scores of n rows from `start` on, at most a batch. */
+/* Adds loss, right predictions and scores of n rows from `start` on. n: at most the rows of a
+ * batch. */
 static clv_code evaluate_rows(evaluation *e, size_t start, size_t n, clv_step_result *ret,
                               clv_err *err) {
   clv_trainer *t = e->t;

@@ -18,10 +18,10 @@
 
 enum {
   N_WARM_UP_STEPS = 1, /* first steps, in which nodes make plans, so their times do not count */
-  N_FIRST_MEASURED_STEPS = 4, /* first steps, each of which is measured except the warm ones */
+  N_FIRST_MEASURED_STEPS = 4, /* first steps, which are measured except the N_WARM_UP_STEPS */
   MEASURE_INTERVAL_STEPS =
       16, /* steps between two measurements, after the first N_FIRST_MEASURED_STEPS */
-  MIN_WAITS_INTERVAL_MS = 200, /* shortest time between two steps measured only for on_waits */
+  MIN_WAITS_INTERVAL_MS = 200, /* shortest ms between two steps measured only for on_waits */
 };
 /* UNUSUAL_STEP_DEVIATION: deviation from the usual duration, relative to it, that makes a step
  * unusual. MIN_WINDOW_GAIN: smallest part of a step's duration that a new window must save.

@@ -13,8 +13,8 @@
 
 /* ---- loading modules ------------------------------------------------------------------------- */
 
-/* Lists the worker to which the stage's worker sends its value directly. Returns their number, 0 or
- * 1. */
+/* Writes to `names` the worker to which the worker of stage i sends its value directly, if there is
+ * one. Returns the number of names, 0 or 1. */
 static size_t list_direct_receivers(const clv_trainer *t, uint32_t i, const char *names[2]) {
   const clv_blueprint *b = t->b;
   size_t n = 0;
@@ -37,8 +37,8 @@ static clv_code load_graph(clv_trainer *t, const cleave_module_options *o, const
   return status == CLEAVE_OK ? CLV_OK : clv_trainer_convert_error(t, &reason, err);
 }
 
-/* Returns the largest number of micro-batches that a stage keeps at the same time, by the first
- * schedule that was placed; 1: there is none yet. */
+/* Returns the largest number of micro-batches that a stage keeps at the same time in the first
+ * placed schedule; 1: no schedule was placed yet. */
 static uint32_t max_live_micro_batches(const clv_trainer *t, uint32_t stage) {
   return CLV_MAX(t->n_schedules ? t->schedules[0]->report.max_live_micros[stage] : 1u, 1u);
 }
@@ -79,7 +79,8 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .name = spec->name,
                              .at = node_name_of(t, s->worker),
                              .device = spec->device,
-                             /* true, because the session file has chosen devices */
+                             /* inputs may come from another device, because the user has chosen the
+                              * devices of stages */
                              .copies_inputs = true,
                              .threads = (uint32_t)spec->threads,
                              .in_flight = max_live_micro_batches(t, i),
@@ -205,7 +206,7 @@ static uint64_t count_boundary_bytes(const clv_blueprint *b, uint32_t stage) {
 
 /* Returns the number of bulk lanes, extra connections for large tensors, of the session's links;
  * each costs a TLS handshake. 0: everything that crosses a link fits in frames without chunks. */
-static uint32_t choose_bulk_lanes(const clv_blueprint *b) {
+static uint32_t choose_bulk_lane_count(const clv_blueprint *b) {
   for (uint32_t i = 0; i <= b->n_stages; i++) {
     const clv_stage_plan *s = &b->stages[i];
     if (s->worker < 0) continue;
@@ -229,7 +230,7 @@ static clv_code connect_workers(clv_trainer *t, clv_err *err) {
                       .user = t};
   for (size_t i = 0; i < c->n_workers; i++)
     if (worker_has_stage(t->b, (int)i)) names[o.n_workers++] = c->workers[i].name;
-  CLV_TRY_API(cleave_open_config(c, choose_bulk_lanes(t->b), &o, &t->runtime, CLV_API_ERROR));
+  CLV_TRY_API(cleave_open_config(c, choose_bulk_lane_count(t->b), &o, &t->runtime, CLV_API_ERROR));
   return CLV_OK;
 }
 
@@ -249,7 +250,8 @@ static clv_code prepare_trainer(clv_trainer *t, clv_err *err) {
   CLV_TRY(clv_alloc(b->n_stages, sizeof *t->is_stage_fetched, &t->is_stage_fetched, err));
   CLV_TRY(clv_alloc(2 * t->n_round_steps, sizeof *t->results, &t->results, err));
   t->window = clv_pipeline_initial_window(t->config);
-  t->step_meter.next_measured_step = 1; /* nodes make plans in step 0, so its times do not count */
+  /* nodes make plans in step 0, so the times of step 0 do not count */
+  t->step_meter.next_measured_step = 1;
   t->step_meter.is_window_auto = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
                                  t->config->pipeline.window == CLV_WINDOW_AUTO &&
                                  b->micro_batches > 1;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Implements the options --trace and --profile: writes the events of every round as slices for a
- * viewer, and sums up their times. A node that does not compute waits for a tensor in flight
- * (network), for a tensor that another node has not computed yet (peer), or for no tensor at all
- * (own).
+ * trace viewer, and sums up the times of the events. A node that does not compute waits for a
+ * tensor in flight (network), for a tensor that another node has not computed yet (peer), or for no
+ * tensor at all (own).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ typedef struct stage_times {
 struct clv_profiler {
   clv_trace *trace;
   bool has_profile;
-  uint32_t n_rounds; /* rounds with events so far */
+  uint32_t n_rounds; /* number of rounds with events so far */
   double profiled_s; /* duration of the profiled rounds, which are all except the first */
   node_times times_of_node[CLV_SCHED_RANKS + 1];
   stage_times times_of_stage[CLV_SCHED_STAGES];
@@ -61,8 +61,8 @@ static const cleave_event *find_arrival_event(const clv_step_meter *w, const cle
 /* ---- the trace file -------------------------------------------------------------------------- */
 
 static const struct {
-  /* letter: first part of the name of a slice; phase: its kind. NULL: events of this kind have no
-   * slice of their own. */
+  /* letter: first part of the name of a trace slice; phase: kind of the slice. NULL: events of this
+   * kind have no slice of their own. */
   const char *letter, *phase;
 } event_kind_labels[CLEAVE_EVENT_KINDS] = {
     [CLEAVE_EVENT_FORWARD] = {"F", "forward"},

@@ -124,7 +124,7 @@ static clv_code take_tensor(const clv_checkpoint_tensors *source, bool *is_used,
 
 /* ---- finding weights ------------------------------------------------------------------------- */
 
-/* Appends the artifacts of workers that have weights which the checkpoint lacks. */
+/* Appends the artifacts (files of weights at workers) with weights that the checkpoint lacks. */
 static void describe_artifacts(const resplit *r, clv_bytes *out) {
   for (size_t i = 0; r->checkpoint_config && i < r->checkpoint_config->n_stages; i++) {
     const clv_stage_spec *s = &r->checkpoint_config->stages[i];
@@ -148,8 +148,8 @@ static clv_code fail_missing_weights(const resplit *r, name_list *missing, clv_e
   return clv_fail(err, CLV_INVALID, "the checkpoint lacks %s: its model is another one", names);
 }
 
-/* Returns true if a stage of the checkpoint had its fixed weights from an artifact with the digest
- * that the stage gives for its source. */
+/* Returns true if a stage of the checkpoint had its fixed weights from a worker's artifact (file of
+ * weights) whose digest is that of the stage `spec`. */
 static bool has_same_source(const resplit *r, const clv_stage_spec *spec) {
   bool has_same = false;
   for (size_t i = 0;
@@ -167,9 +167,9 @@ static size_t find_in_folder(const clv_stage_folder *f, const char *name) {
   return CLV_WEIGHTS_NONE;
 }
 
-/* Finds fixed parameters, which the run of the checkpoint took from a worker's artifact, in the
- * session's file or folder with the same digest. missing: parameters that the checkpoint lacks; the
- * function removes those that it finds. */
+/* Finds fixed parameters, which the run of the checkpoint took from a worker's artifact (file of
+ * weights), in the session's file or folder with the same digest. missing: parameters that the
+ * checkpoint lacks; the function removes those that it finds. */
 static clv_code find_in_session_files(resplit *r, uint32_t stage, name_list *missing,
                                       clv_err *err) {
   const clv_blueprint *b = r->t->b;
@@ -201,8 +201,9 @@ static clv_code find_in_session_files(resplit *r, uint32_t stage, name_list *mis
   return CLV_OK;
 }
 
-/* Checks a stage whose worker has an artifact: the checkpoint must not have the fixed weights, and
- * must belong to a run that took them from the same artifact. */
+/* Checks a stage whose fixed weights are in an artifact, a file of weights at its worker: the
+ * checkpoint must not have the fixed weights, and must belong to a run that took these weights from
+ * the same artifact. */
 static clv_code check_artifact(const resplit *r, uint32_t stage, clv_err *err) {
   const clv_params *p = r->t->b->stages[stage].params;
   const clv_stage_spec *spec = &r->t->config->stages[stage];
@@ -246,7 +247,7 @@ static clv_code find_weights(resplit *r, uint32_t stage, clv_err *err) {
 
 /* Finds the number of steps that the optimiser has taken for all learning parameters of a stage.
  * These come from several files, whose counts may differ, because a module that gets no gradient
- * takes no step. One stage cannot have both counts. */
+ * takes no step. A stage has a single count, so different counts are an error. */
 static clv_code find_step_count(const resplit *r, uint32_t stage, int64_t *ret, clv_err *err) {
   const clv_params *p = r->t->b->stages[stage].params;
   const clv_checkpoint_tensor *first = NULL;
@@ -296,7 +297,7 @@ static clv_code find_moments(resplit *r, uint32_t stage, clv_err *err) {
 
 /* ---- restoring all stages -------------------------------------------------------------------- */
 
-/* Refuses tensors that no stage of the session has taken. */
+/* Fails if the checkpoint has tensors that no stage of the session has taken. */
 static clv_code check_all_used(const clv_checkpoint_tensors *t, const bool *is_used,
                                const char *reason, clv_err *err) {
   CLV_AUTO(free_name_list) name_list unused = {0};

@@ -46,7 +46,8 @@ typedef struct kept_stage_file {
   /* answer of the worker; id 0: it has answered, or there is no file because state.n is 0 */
   cleave_future answer;
   char name[CLV_FILE_NAME + 1];
-  /* the texts keeper_identity and kept_file_name belong to the session and to `name` */
+  /* row of the manifest; its keeper_identity belongs to the session, its kept_file_name is
+   * `name` */
   clv_manifest_file manifest_row;
 } kept_stage_file;
 
@@ -148,8 +149,8 @@ static void format_skipped_steps(const clv_train_position *position, char text[8
            (unsigned long long)position->n_bad_gradients);
 }
 
-/* Extra key of a checkpoint, with the text of clv_early_stopping_format. A checkpoint without
- * validations that were counted lacks it. */
+/* Extra key of a checkpoint, with the text of clv_early_stopping_format. A checkpoint lacks the key
+ * if no validation was counted. */
 static const char early_stopping_key[] = "early_stopping";
 
 void clv_early_stopping_format(const clv_early_stopping_state *s,
@@ -341,8 +342,9 @@ static clv_code begin_files(clv_trainer *t, const clv_train_position *position, 
   return add_description(t, t->save_in_progress, position, err);
 }
 
-/* Begins the folder. Does not set *ret if the checkpoint of this step exists already. A checkpoint
- * that clv_trainer_restore could not use has lost files, so it is replaced. */
+/* Begins the folder of a checkpoint. Does not set *ret if the checkpoint of this step exists
+ * already. A checkpoint that clv_trainer_restore could not use has lost files, so it is
+ * replaced. */
 static clv_code begin_folder(clv_trainer *t, const char *run_dir, clv_checkpoint_writer **ret,
                              clv_err *err) {
   uint64_t step = t->n_committed_steps;
@@ -379,13 +381,14 @@ static cleave_status take_answer(clv_trainer *t, kept_stage_file *p, cleave_erro
   p->answer = (cleave_future){0};
   if (status != CLEAVE_OK) return status;
   p->manifest_row.bytes = f.bytes;
-  /* cannot fail, because libcleave has written the text */
+  /* parsing cannot fail, because libcleave has written the text */
   (void)clv_sha256_parse(f.sha256, &p->manifest_row.sha256);
   return CLEAVE_OK;
 }
 
 /* Takes the answers that have come. waits: the function waits for each of them. *ret_failed_file:
- * the first part whose file was not written; NULL: none. *ret_is_pending: an answer is missing. */
+ * the first file that its worker could not write; NULL: none. *ret_is_pending: some answer has not
+ * come yet. */
 static clv_code take_answers(clv_trainer *t, bool waits, kept_stage_file **ret_failed_file,
                              bool *ret_is_pending, cleave_error *ret_reason, clv_err *err) {
   struct clv_trainer_save *s = t->save_in_progress;
@@ -488,8 +491,8 @@ static clv_code commit_checkpoint(clv_trainer *t, const clv_save_end_options *op
   return clv_trainer_prune_checkpoints(t, s->run_dir, options->step_to_keep, err);
 }
 
-/* Handles a file that was not written. The reason of the worker is a notice; a lost worker is an
- * error. */
+/* Handles a file that was not written. Queues a notice with the worker's reason, or returns an
+ * error if the worker was lost. */
 static clv_code handle_failed_file(clv_trainer *t, const kept_stage_file *p,
                                    const cleave_error *reason, clv_err *err) {
   if (!reason->reported && reason->status != CLEAVE_DEADLINE &&

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keeps the placed schedules of a trainer: of full and short rounds, before and after the window
- * changed.
+ * Keeps the placed schedules of a trainer: those of full and of short rounds, with the window
+ * before and after its last change.
  */
 #include <string.h>
 

@@ -21,7 +21,8 @@ static clv_code read_piece(void *user, size_t item, uint64_t offset, void *data,
   const clv_state_origin *origin = &s->origins[item];
   size_t value_bytes = clv_dtype_size(w->dtype), first_value = (size_t)offset / value_bytes,
          n = length / value_bytes;
-  CLV_TRY(clv_interrupt_check(err)); /* may be interrupted, because no step has begun yet */
+  /* an interrupt may end the call, because no step has begun yet */
+  CLV_TRY(clv_interrupt_check(err));
   if (origin->file)
     return clv_weights_read_range_as(origin->file, origin->entry, w->dtype, first_value, data, n,
                                      err);
@@ -46,8 +47,8 @@ static clv_code sample_item(clv_weights_sample *sample, state_source *s, size_t 
   return CLV_OK;
 }
 
-/* Adds the values to the ledger, the list of what workers have received, before they are sent. For
- * that it reads the values one more time. */
+/* Adds the values to the ledger, the list of what workers have received, before they are sent. This
+ * takes one more reading of the values. */
 static clv_code note_values_in_ledger(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                       state_source *s, size_t n, clv_err *err) {
   clv_weights_sample *samples;

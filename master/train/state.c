@@ -144,7 +144,8 @@ static clv_code fail_lost_file(const clv_trainer *t, uint32_t stage, const clv_m
       find_keeper_name(t, f->keeper_identity), reason);
 }
 
-/* Returns true if the error says that the worker does not have the file, or has another one. */
+/* Returns true if the error says that the worker does not have the file, or has one with other
+ * contents. */
 static bool is_file_lost(const cleave_error *reason) {
   return (reason->reported && reason->status != CLEAVE_UNAVAILABLE) ||
          reason->status == CLEAVE_UNIMPLEMENTED;
@@ -205,7 +206,8 @@ static void note_different_machine(const clv_trainer_state *s, clv_bytes *notes)
           compared_facts[i].saved, compared_facts[i].present);
 }
 
-/* Appends a note if the averages of the weights begin at the checkpoint, which has none. */
+/* Appends a note if the checkpoint has no averages of the weights, so that the averages begin with
+ * its weights. */
 static void note_new_averages(const clv_trainer *t, const clv_checkpoint *c, clv_bytes *notes) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
   clv_err reason;
@@ -227,7 +229,7 @@ static clv_code restore_checkpoint(clv_trainer *t, const clv_checkpoint *c, clv_
   note_new_averages(t, c, notes);
   CLV_TRY(clv_trainer_check_moved_layers(t, c, err));
   CLV_TRY(clv_blueprint_compare_cut(t->b, c, &has_same_cut, err));
-  clv_trainer_drop_held_batches(t); /* the loader reads these batches again */
+  clv_trainer_drop_held_batches(t); /* the loader reads the dropped batches again */
   t->n_committed_steps = m->step;
   if (t->optimizer)
     CLV_TRY_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_API_ERROR));

@@ -111,7 +111,7 @@ static clv_code plan_optimizer_steps(clv_trainer *t, const round_group *r, clv_e
   return CLV_OK;
 }
 
-/* Waits for the loss of each micro-batch. If the loss is at the master, also fetches the
+/* Waits for the loss of each micro-batch. If the loss is computed at the master, also fetches the
  * predictions and counts the right ones. */
 static clv_code collect_losses(clv_trainer *t, const round_group *r, clv_err *err) {
   uint32_t n = t->b->n_stages;
@@ -230,6 +230,7 @@ void clv_trainer_drop_held_batches(clv_trainer *t) {
   while (t->n_held_batches) drop_held_batch(&t->held_batches[--t->n_held_batches]);
 }
 
+/* Takes the steps of the batches that wait for a round, full or not. *n_done: adds their number. */
 static clv_code run_held_batches(clv_trainer *t, uint32_t *n_done, clv_err *err) {
   round_group r = {
       .batches = t->held_batches, .n_batches = t->n_held_batches, .results = t->results + *n_done};

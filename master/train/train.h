@@ -48,21 +48,21 @@ typedef enum clv_trainer_use {
   CLV_TRAINER_TRIAL        /* sends random numbers in place of records; the egress record says so */
 } clv_trainer_use;
 
-/* Connects to the workers, opens the session and loads all stages. BLOCKS. `record`, the egress
- * record, gets the allowances of all tensors that leave and must outlive the trainer; NULL: no
- * tensor may leave. After a failure *ret is NULL, or a trainer with which the caller may only call
- * clv_trainer_lost_worker and clv_trainer_close. */
+/* Connects to the workers, opens the session and loads all stages. BLOCKS. record: the egress
+ * record, to which the trainer writes allowances of bytes before it sends tensors; it must outlive
+ * the trainer. NULL: no tensor may leave. After a failure *ret is NULL, or a trainer with which the
+ * caller may only call clv_trainer_lost_worker and clv_trainer_close. */
 clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, clv_trainer_use use,
                           clv_trainer **ret, clv_err *err) CLV_USE_RESULT;
 /* Closes the session at the master and all workers, and frees the trainer. NULL is allowed. */
 void clv_trainer_close(clv_trainer *t);
 
-/* number of steps that all nodes have committed */
+/* Returns the number of steps that all nodes have committed. */
 uint64_t clv_trainer_step_count(const clv_trainer *t);
 
 /* Sets the length of the complete run in steps, including steps before a resume. Cosine and linear
- * schedules of the learning rate end there unless the session sets train.schedule.total_steps.
- * Before this call their rate is that of the first step. */
+ * schedules of the learning rate end at that step unless the session sets
+ * train.schedule.total_steps. Before this call their rate is that of the first step. */
 void clv_trainer_set_total_steps(clv_trainer *t, uint64_t n_steps);
 
 /* Begins the cache of a session whose first stage is frozen and cached; does nothing for other
@@ -70,8 +70,8 @@ void clv_trainer_set_total_steps(clv_trainer *t, uint64_t n_steps);
  * of `data`, which must outlive the trainer. The cache's key is derived from `secret`, a digest of
  * the run, its records and the front's weights. If the worker still has the rows of all records
  * under that key, the master sends none of them again and *ret_worker is the worker's name; else
- * NULL. *ret_deleted: number of rows of a version 0.7 attempt that the worker has now deleted.
- * CLV_INVALID: the worker has no cache. */
+ * NULL. *ret_deleted: number of rows that the worker has now deleted, because version 0.7 or
+ * earlier wrote them. CLV_INVALID: the worker has no cache. */
 clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const clv_sha256 *secret,
                                  const char **ret_worker, uint64_t *ret_deleted,
                                  clv_err *err) CLV_USE_RESULT;
@@ -87,7 +87,7 @@ clv_code clv_trainer_end_cache(clv_trainer *t, const char **ret_worker, uint64_t
  * the error names worker, step and reason. */
 clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flushes, uint32_t *ret_done,
                           const clv_step_result **ret_results, clv_err *err) CLV_USE_RESULT;
-/* number of batches held for a round */
+/* Returns the number of batches that wait for a full round. */
 uint32_t clv_trainer_count_held_batches(const clv_trainer *t);
 
 /* Appends to *ret the notices for the user that were queued since the last call, one per line. */
@@ -128,8 +128,8 @@ typedef struct clv_early_stopping_state {
   bool has_best;         /* true: some validation had a finite value, so `best` is set */
   double best;           /* best value */
   uint64_t best_step;    /* step of the best value */
-  uint64_t
-      n_without_improvement; /* last consecutive validations that have not improved on `best` */
+  /* number of last consecutive validations that have not improved on `best` */
+  uint64_t n_without_improvement;
   char target[CLV_BEST_TARGET_BYTES]; /* target that has the score; "": the evaluation itself */
 } clv_early_stopping_state;
 
@@ -168,15 +168,16 @@ typedef enum clv_save_result {
 typedef struct clv_save_end_options {
   bool waits_for_files;  /* waits until the files are durable; false: the result may be PENDING */
   uint64_t step_to_keep; /* step of a checkpoint that is not deleted; CLV_CHECKPOINT_NONE: none */
-  /* called before the manifest gets its name; its failure ends the function */
+  /* called before the manifest is renamed to its final name; if it fails, so does
+   * clv_trainer_end_save */
   clv_file_check_fn *check_before_rename;
   void *check_user;
 } clv_save_end_options;
 /* Completes the checkpoint in progress if its files are durable. Then deletes older checkpoints as
- * the session says. Call between steps. */
+ * checkpoint.keep says. Call between steps. */
 clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end_options *options,
                               clv_save_result *ret, clv_err *err) CLV_USE_RESULT;
-/* Deletes older checkpoints as the session says, with their files at workers, as
+/* Deletes older checkpoints as checkpoint.keep says, with their files at workers, as
  * clv_trainer_end_save does. */
 clv_code clv_trainer_prune_checkpoints(clv_trainer *t, const char *run_dir, uint64_t step_to_keep,
                                        clv_err *err) CLV_USE_RESULT;

@@ -5,7 +5,8 @@
  * batches, steps.c trains, front_cache.c sends rows of a frozen front to a worker that keeps them,
  * accuracy.c counts right predictions, measure.c measures links and stages, profiler.c writes
  * traces and profiles, trial.c chooses the number of micro-batches, eval.c evaluates, save.c saves
- * checkpoints, state.c restores them, resplit.c those of another cut, send_state.c sends state.
+ * checkpoints, state.c restores checkpoints, resplit.c restores those of another cut, and
+ * send_state.c sends state.
  */
 #ifndef CLEAVE_TRAIN_INT_H
 #define CLEAVE_TRAIN_INT_H
@@ -29,7 +30,7 @@ typedef struct clv_micro_batch {
 } clv_micro_batch;
 
 /* A batch of a round. A batch that waits for a full round has copies of the tensors, because the
- * loader reuses its memory after one step. */
+ * loader reuses the memory of a batch after one step. */
 typedef struct clv_held_batch {
   clv_tensor *x[CLV_MAX_INPUTS], *y; /* inputs, one for each input of the blueprint; labels */
   /* [n] numbers of the records, caller-owned; read only if the session has a cache */
@@ -65,7 +66,7 @@ typedef struct clv_trainer_egress {
    * and of its gradient */
   clv_row_flow *direct_flows;
   /* number that identifies the kind of batch for which allowances were written: 8 * samples + 2 *
-   * cache use + 1 if training; 0: none were */
+   * cache use + 1 if training; 0: no allowances were written */
   uint64_t allowance_key;
 } clv_trainer_egress;
 
@@ -104,7 +105,7 @@ struct clv_trainer {
   bool *is_stage_fetched; /* [n_stages] the stage's worker keeps no files of checkpoints */
   uint64_t dropout_pass;  /* number of the pass of evaluations with dropout; 0: without dropout */
   bool has_noted_kept_files; /* a notice has said which files stay at workers */
-  /* Checkpoints from this step on have lost files and are replaced; CLV_CHECKPOINT_NONE: none. */
+  /* step from which on checkpoints have lost files and are replaced; CLV_CHECKPOINT_NONE: none */
   uint64_t first_lost_step;
   char lost_worker[CLEAVE_NAME + 1]; /* name of the worker that was lost; "": none */
   uint64_t n_committed_steps;        /* steps that every node has committed */
@@ -122,7 +123,7 @@ struct clv_trainer {
   cleave_reference *loss_references; /* value of the loss of each micro-batch */
   float *loss_shares;                /* share of each micro-batch in the loss of its batch */
   size_t *micro_batch_rows; /* [max_micro_batches] rows of the micro-batches of one batch */
-  /* placed schedules and the costs that they are made from */
+  /* placed schedules that the trainer keeps, for full and short rounds */
   clv_placed_schedule *schedules[MAX_KEPT_SCHEDULES];
   uint32_t n_schedules, window;
   bool has_costs;
@@ -148,8 +149,8 @@ void clv_trainer_drop_held_batches(clv_trainer *t);
 
 /* ---- measurement of steps (measure.c) -------------------------------------------------------- */
 
-/* Queues a notice for the user. Callback of cleave_options.on_notice; the trainer also calls it
- * itself. Any thread may call this function. */
+/* Queues a notice for the user. Callback of cleave_options.on_notice; the trainer also calls this
+ * function itself. Any thread may call this function. */
 void clv_trainer_on_notice(void *trainer, const char *text);
 /* Callback of cleave_options.on_event: stores an event of the measured context. user: the
  * trainer. */
@@ -228,7 +229,7 @@ clv_code clv_trainer_stage_inputs(clv_trainer *t, cleave_context context, uint32
                                   cleave_reference in[CLV_MAX_INPUTS], uint32_t *n,
                                   clv_err *err) CLV_USE_RESULT;
 /* Makes the leaves (input tensors) of the loss with the labels y of sequences `s`. in[0] is the
- * prediction, which the caller sets; *n: number of inputs with it. */
+ * prediction, which the caller sets; *n: number of inputs, with the prediction. */
 clv_code clv_trainer_loss_inputs(clv_trainer *t, cleave_context context, const clv_sequences *s,
                                  const clv_tensor *y, cleave_reference in[CLV_MAX_INPUTS],
                                  uint32_t *n, clv_err *err) CLV_USE_RESULT;
@@ -295,9 +296,9 @@ void clv_trainer_drop_flows(clv_trainer *t);
  * after it. Call before each step and before each batch of an evaluation. */
 clv_code clv_trainer_allow_batch(clv_trainer *t, uint64_t n_samples, bool is_training,
                                  clv_err *err) CLV_USE_RESULT;
-/* Takes the bytes of the tensors that a stage's worker exchanges directly with the next stage's
- * worker from their allowances: the value and, if is_training, its gradient. n_positions: rows of
- * packed sequences. */
+/* Subtracts from the allowances the bytes of the tensors that a stage's worker exchanges directly
+ * with the next stage's worker: of the value and, if is_training, of its gradient. n_positions:
+ * rows of packed sequences. */
 clv_code clv_trainer_charge_direct_flows(clv_trainer *t, uint32_t stage, uint64_t n_samples,
                                          uint64_t n_positions, bool is_training,
                                          clv_err *err) CLV_USE_RESULT;
@@ -314,9 +315,10 @@ clv_code clv_trainer_check_ledger(const clv_trainer *t, clv_err *err) CLV_USE_RE
 /* Adds the keys of a stage's layers to the ledger. At the begin of a run, also adds the parameters
  * that are drawn from the keys. Returns when the disk has the lines. Errors: see clv_ledger_add. */
 clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *err) CLV_USE_RESULT;
-/* Makes samples for n pieces of state that a stage receives or returns. The caller fills the
- * samples with the bytes of the pieces, calls clv_trainer_note_values, and then
- * clv_trainer_free_samples. *ret NULL: the ledger does not record these pieces. */
+/* Makes samples of values, by which the ledger names tensors, for n pieces of state that a stage
+ * receives or returns. The caller fills the samples with the bytes of the pieces, calls
+ * clv_trainer_note_values, and then clv_trainer_free_samples. *ret NULL: the ledger does not record
+ * these pieces. */
 clv_code clv_trainer_new_samples(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                  const clv_weights_want *items, size_t n, clv_weights_sample **ret,
                                  clv_err *err) CLV_USE_RESULT;
@@ -329,7 +331,8 @@ clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
 
 /* ---- saving checkpoints (save.c) ------------------------------------------------------------- */
 
-/* Returns false for fixed weights of a worker's artifact, which a checkpoint does not need. */
+/* Returns false for fixed weights that a worker reads from an artifact, a file at the worker,
+ * because a checkpoint does not need them. */
 bool clv_trainer_is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                  const char *name);
 /* Gives up the checkpoint in progress, if there is one. Its files stay, but a folder without a

@@ -17,7 +17,7 @@
 
 enum { N_TRIALS = 3, STEPS_PER_TRIAL = 4 };
 static const uint64_t trial_micro_batches[N_TRIALS] = {1, 4, 16};
-/* longest step that may be chosen, relative to the quickest one */
+/* longest predicted step that may be chosen, divided by the quickest one */
 static const double MAX_STEP_SLOWDOWN = 1.02;
 
 /* ---- one trial ------------------------------------------------------------------------------- */
@@ -110,8 +110,9 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
   CLV_TRY(clv_random_bytes(&t->config.train.seed.key, sizeof(clv_key), err));
   /* a fixed window, because in a trial on_measured_step measures instead of the trainer */
   t->config.pipeline.window = CLV_WINDOW_TEXTBOOK;
-  if (t->config.pipeline.schedule ==
-      CLV_PIPE_INTERLEAVED) /* its micro-batches must be a multiple of the nodes */
+  /* an interleaved schedule needs a number of micro-batches that is a multiple of the nodes'
+   * number */
+  if (t->config.pipeline.schedule == CLV_PIPE_INTERLEAVED)
     t->config.pipeline.schedule = CLV_PIPE_1F1B;
   CLV_TRY(clv_blueprint_new_of_inputs(&t->config, &b->inputs, clv_blueprint_labels_node(b).dtype,
                                       &t->blueprint, err));
