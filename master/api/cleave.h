@@ -886,8 +886,9 @@ CLEAVE_API cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cl
                                                      uint64_t deadline_ms,
                                                      cleave_state_file *ret_file,
                                                      cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS. Loads a file of cleave_state_save_at_worker, as strictly as cleave_state_load. The file
- * must have every name. An earlier session, or a module with the same state, may have saved it.
+/* BLOCKS. Loads a file of cleave_state_save_at_worker, as strictly as cleave_state_load: the file
+ * must have every tensor of the module's state. It may have been saved in an earlier session, or
+ * from another module whose state has the same names and shapes.
  * CLEAVE_NOT_FOUND: this identity has no such file at the worker. *ret_file (may be NULL) is the
  * file as it was read: compare sha256 with that of the save to know that it is the same file. */
 CLEAVE_API cleave_status cleave_state_load_at_worker(cleave_runtime *runtime, cleave_module *module,

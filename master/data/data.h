@@ -100,7 +100,7 @@ typedef struct clv_text_options {
   size_t max_tokens;     /* tokens per row; longer texts are cut, shorter ones padded */
   const char *tokenizer; /* path of the tokenizer's file */
   clv_tokenizer_options tokenizer_options;
-  bool omits_end_tokens;          /* rows have no first and no last token */
+  bool omits_first_and_last;      /* rows have no first and no last token */
   const char *first, *last, *pad; /* token names; NULL: [CLS], [SEP] and [PAD] of a vocab.txt */
   const char *mask_token; /* name of the mask token, for CLV_OBJECTIVE_MASKED; NULL: [MASK] */
 } clv_text_options;

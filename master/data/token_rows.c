@@ -28,7 +28,7 @@ static clv_code find_special_tokens(clv_text_rows *r, const clv_text_options *o,
   clv_tokenizer_end_settings ends = clv_tokenizer_get_end_settings(r->tokenizer);
   r->first = r->last = r->mask = -1;
   r->pad = ends.pad_id;
-  if (!o->omits_end_tokens) {
+  if (!o->omits_first_and_last) {
     r->first = ends.before;
     r->last = ends.after;
     CLV_TRY(

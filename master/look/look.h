@@ -22,7 +22,8 @@ enum {
 
 /* Result of a reader, an attack on tensors: how well it reads, and by which method. */
 typedef struct clv_look_reading {
-  /* share that was read above guessing; 0: no better than a guess; 1: everything is read */
+  /* fraction of the records or labels that was read above guessing; 0: no better than a guess; 1:
+   * everything is read */
   double figure;
   /* name of the method that reads best in the half from which the attack learns (static text); "":
    * no method applies */

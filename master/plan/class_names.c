@@ -54,18 +54,19 @@ static bool has_output_for_each_class(const clv_hf_labels *l, const clv_dataset 
 static clv_code refuse_order(const clv_blueprint *b, const clv_hf_labels *l, const clv_dataset *ds,
                              size_t class_index, const char *key, clv_config_pos pos,
                              clv_err *err) {
-  char class_text[80], output_text[80];
+  char class_name_text[80], output_name_text[80];
   const char *class_list_key = clv_format_row_of(b->config->data.format)->class_list;
   size_t output_index = find_output_index(l, clv_dataset_class_name(ds, class_index));
-  clv_text_truncate(clv_dataset_class_name(ds, class_index), class_text, sizeof class_text);
-  clv_text_truncate(l->names[class_index], output_text, sizeof output_text);
+  clv_text_truncate(clv_dataset_class_name(ds, class_index), class_name_text,
+                    sizeof class_name_text);
+  clv_text_truncate(l->names[class_index], output_name_text, sizeof output_name_text);
   return clv_session_fail_at(
       b->config, pos, err,
       "%s: its classes, %zu in the order of their names, are not in the order of the %zu that "
       "config.json of model.hf names: '%s' is class %zu of the data and output %zu of the head, "
       "whose output %zu is '%s'; %s%s, or start the head from scratch with weights.new",
-      key, clv_dataset_class_count(ds), l->n, class_text, class_index, output_index, class_index,
-      output_text,
+      key, clv_dataset_class_count(ds), l->n, class_name_text, class_index, output_index,
+      class_index, output_name_text,
       class_list_key
           ? "list all names in the order of config.json as "
           : "give the data all of these classes, with names that sort as their numbers do "

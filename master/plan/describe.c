@@ -114,10 +114,10 @@ static void append_text_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out)
   for (int k = 0; k < p->n_ties; k++) {
     uint32_t owner_stage;
     const char *weight_name = "";
-    bool is_of_other_stage = clv_stage_tie_owner(b, i, k, &owner_stage, &weight_name);
+    bool is_owned_by_other_stage = clv_stage_tie_owner(b, i, k, &owner_stage, &weight_name);
     clv_bytes_printf(out, "    tied: %s is %s%s%s\n", p->ties[k].param.name, weight_name,
-                     is_of_other_stage ? " of stage " : "",
-                     is_of_other_stage ? b->config->stages[owner_stage].name : "");
+                     is_owned_by_other_stage ? " of stage " : "",
+                     is_owned_by_other_stage ? b->config->stages[owner_stage].name : "");
   }
 }
 

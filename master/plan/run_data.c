@@ -52,7 +52,7 @@ static clv_text_options make_text_options(const clv_session_config *c) {
                             .accents = accent_kinds[d->tokenizer.accents],
                             .ignored_keys = (const char *const *)c->model.ignore_keys.items,
                             .n_ignored_keys = c->model.ignore_keys.n},
-      .omits_end_tokens = !d->tokenizer.adds_first_and_last,
+      .omits_first_and_last = !d->tokenizer.adds_first_and_last,
       .first = d->tokenizer.first,
       .last = d->tokenizer.last,
       .pad = d->tokenizer.pad,

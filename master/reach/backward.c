@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Follows labels from the loss backwards (clv_reach_labels_in_gradients): finds from which outputs'
- * gradients each element of a gradient is made. Here each output of the model is a place, because
- * the gradient of one output shows its label.
+ * Follows labels from the loss backwards (clv_reach_labels_in_gradients): finds, for each element
+ * of a gradient, the outputs of the model from whose gradients it is computed. An element that is
+ * computed from the gradient of one output alone can show the label of that output. So each output
+ * is a place of its own, as a record's elements are in the analysis of records.
  */
 #include <stdlib.h>
 #include <string.h>

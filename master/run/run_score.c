@@ -255,8 +255,8 @@ static void add_scalar(void *user, const char *name, double value) {
   to->scalars[to->n++] = (clv_scalar){tag, value};
 }
 
-static clv_code list_scalars(const clv_run *r, const clv_step_result *e, clv_run_scores *ret,
-                             clv_err *err) {
+static clv_code list_step_scores(const clv_run *r, const clv_step_result *e, clv_run_scores *ret,
+                                 clv_err *err) {
   size_t max_scalars = r->n_scores * (CLV_SCORE_VALUES + 1);
   CLV_TRY(clv_alloc(max_scalars, sizeof *ret->scalars, &ret->scalars, err));
   CLV_TRY(clv_alloc(max_scalars, sizeof *ret->names, &ret->names, err));
@@ -280,7 +280,7 @@ clv_code clv_run_take_scores(const clv_run *r, const clv_step_result *e, bool wi
   append_json_scores(r, e, &s, &ret->json);
   if (with_curves) append_json_curves(r, &s, &ret->curves);
   if (ret->json.failed || ret->curves.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return list_scalars(r, e, ret, err);
+  return list_step_scores(r, e, ret, err);
 }
 
 double clv_run_score_value(const clv_run *r, const clv_step_result *e, clv_best_metric metric,

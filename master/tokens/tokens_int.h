@@ -312,7 +312,7 @@ struct clv_tokenizer {
   int32_t unknown_id; /* id of the token for unknown text, such as [UNK]; -1: there is none */
   /* WordPiece */
   size_t max_word_chars; /* longer words become the unknown token */
-  /* state of a prefix search after continuing_subword_prefix */
+  /* state of a prefix search that has read continuing_subword_prefix */
   clv_prefix_search inside_word_search;
   /* BPE */
   bool is_byte_level; /* symbols are bytes; else characters */

@@ -184,15 +184,15 @@ static clv_code compute_loss(evaluation *e, size_t start, size_t n, float *ret, 
   cleave_reference loss_inputs[CLV_MAX_INPUTS];
   cleave_future loss_future;
   cleave_module *module;
-  cleave_tensor packed_part;
+  cleave_tensor packed_rows; /* rows of this call, without the padding if the loss is packed */
   clv_sequences sequences;
   CLV_TRY(load_local_loss(t, &module, err));
   CLV_TRY(select_sequences(t, e->received_answers.lengths, start, n, &sequences, err));
   CLV_TRY_API(cleave_context_open(t->runtime, &o, &context, CLV_API_ERROR));
   CLV_TRY(clv_trainer_pack_rows(t, &sequences, e->received_answers.outputs, is_packed, 0,
-                                &packed_part, err));
+                                &packed_rows, err));
   CLV_TRY_API(
-      cleave_leaf(t->runtime, context, &packed_part, false, &loss_inputs[0], CLV_API_ERROR));
+      cleave_leaf(t->runtime, context, &packed_rows, false, &loss_inputs[0], CLV_API_ERROR));
   CLV_TRY(clv_trainer_loss_inputs(t, context, &sequences, e->received_answers.y, loss_inputs, &n_in,
                                   err));
   CLV_TRY_API(cleave_rpc_async(t->runtime, context, module, loss_inputs, n_in, NULL, &loss_future,

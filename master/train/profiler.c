@@ -13,8 +13,9 @@
 #include "master/train/train_int.h"
 
 enum {
-  N_UNPROFILED_ROUNDS = 1, /* first rounds, in which nodes make plans */
-  MAX_WAIT_EVENTS = 8192,  /* in a round with more events the causes of waits are not computed */
+  /* first rounds (a round is the steps of one context), in which nodes make plans */
+  N_UNPROFILED_ROUNDS = 1,
+  MAX_WAIT_EVENTS = 8192, /* in a round with more events the causes of waits are not computed */
 };
 
 /* Seconds that a node computed or waited, by cause; summed over rounds. */

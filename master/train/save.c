@@ -138,9 +138,9 @@ static clv_code list_incomplete_stages(const clv_trainer *t, clv_bytes *ret, clv
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* Extra key of a checkpoint, with three numbers: the last consecutive steps that changed no weight,
- * all steps whose loss was not finite, all steps with a gradient that was not finite. A checkpoint
- * lacks the key if the last two numbers are 0. */
+/* Extra key of a checkpoint, with three numbers of steps: the consecutive steps up to now that
+ * changed no weight, all with a loss that was not finite, all with a gradient that was not finite.
+ * A checkpoint lacks the key if the last two numbers are 0. */
 static const char skipped_steps_key[] = "skipped_steps";
 
 static void format_skipped_steps(const clv_train_position *position, char text[80]) {

@@ -199,8 +199,8 @@ cleave_tensor clv_batch_rows(const clv_tensor *batch, size_t start, size_t n);
 typedef struct clv_sequences {
   const int64_t *lengths;
   size_t start, n;
-  /* number of rows to send: the positions of the sequences, rounded up, so that nodes make plans
-   * for few different numbers */
+  /* number of rows to send: the sum of the sequences' positions, rounded up so that nodes make
+   * plans for few batch sizes */
   int64_t rows;
 } clv_sequences;
 /* Selects n sequences of the batch x from `start` on. CLV_INVALID: a length is out of range. */

@@ -433,8 +433,8 @@ void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave
 
 /* ---- new votes after the program has written gradients --------------------------------------- */
 
-/* Sends a PREPARE without calls. The node answers with its vote: the sums of its squared
- * gradients. */
+/* Sends a PREPARE without calls. The node answers with its vote on the step, whether it can take
+ * it, and with the sums of its squared gradients. */
 static cleave_status request_vote(cleave_runtime *rt, api_context *c, uint32_t node,
                                   cleave_error *error) {
   prepare_message p = begin_prepare(rt, c, node, false);
@@ -443,7 +443,7 @@ static cleave_status request_vote(cleave_runtime *rt, api_context *c, uint32_t n
   return send_prepare(&p, false, error);
 }
 
-void api_vote_begin(cleave_runtime *rt, api_context *c) {
+void api_step_vote_begin(cleave_runtime *rt, api_context *c) {
   cleave_error why;
   c->last_pass_number++;
   c->nodes_in_pass = c->nodes_with_written_gradients;

@@ -76,7 +76,8 @@ cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, cons
   return CLEAVE_OK;
 }
 
-/* Lists or removes the cache. *ret_rows: number of rows that it has or had. */
+/* Asks the worker for the size of the cache, or removes it. *ret_rows: number of rows that it has
+ * or had. */
 static clv_code call_kept_method(const cleave_cached *c, clv_kept_verb verb, uint64_t timeout_ms,
                                  uint64_t *ret_rows, clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply reply = {0};

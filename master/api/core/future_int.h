@@ -220,7 +220,7 @@ void api_backward_advance(cleave_runtime *rt, api_future *f);
 void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 /* Begins a pass without calls, in which the nodes with written gradients send new votes: the sums
  * of their squared gradients. */
-void api_vote_begin(cleave_runtime *rt, api_context *c);
+void api_step_vote_begin(cleave_runtime *rt, api_context *c);
 static inline bool api_is_pass_done(const api_context *c) {
   return !(c->nodes_in_pass & ~c->nodes_finished_pass) && !c->n_leaf_gradients_missing;
 }

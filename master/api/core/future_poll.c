@@ -64,7 +64,8 @@ static cleave_status find_done(cleave_runtime *rt, cleave_future future, const c
   return status;
 }
 
-/* Copies without the runtime's lock, because a record that is done does not change. */
+/* Copies the result without the runtime's lock, because that of a future that is done does not
+ * change. */
 cleave_status api_future_take_result(cleave_runtime *rt, cleave_future future, const char *what,
                                      api_result_fn *copy_result, void *ret, cleave_error *error) {
   api_future *f;

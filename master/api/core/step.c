@@ -47,7 +47,7 @@ static bool have_votes_arrived(cleave_runtime *rt, api_future *f) {
   if (f->operation_state == WAITS_FOR_EARLIER && c->nodes_with_written_gradients) {
     f->operation_state = WAITS_FOR_VOTES;
     f->owns_pass = true;
-    api_vote_begin(rt, c);
+    api_step_vote_begin(rt, c);
   }
   if (f->operation_state == WAITS_FOR_VOTES && !api_is_pass_done(c)) return false;
   if (f->operation_state == WAITS_FOR_VOTES) c->is_backward_running = f->owns_pass = false;

@@ -617,9 +617,10 @@ static cleave_status compare_gradient_from(api_fronts *f, const api_value *v, co
   return compare_row_with_verdict(f, sending, &rule_verdict, &j, hash, error);
 }
 
-/* Compares the row with the gradient of v from each root of the running backward that depends on v.
- * Leaves out a root whose gradient the program gives: what it shows of labels is unknown, so the
- * program's row counts. */
+/* Compares the egress row of v's gradient with what the running backward would send: the gradient
+ * of v from each root that depends on v. Skips a root whose gradient the program supplies, because
+ * Cleave cannot know what that gradient shows of labels; the row that the program declares
+ * counts. */
 static cleave_status compare_gradient(api_fronts *f, const api_value *v,
                                       const cleave_sending *sending, cleave_error *error) {
   for (const api_value *r = v->context->newest_value; r; r = r->older_value)

@@ -75,14 +75,14 @@ static void end_and_pad_token_options_are_applied(void **state) {
   clv_dataset_options o = make_options(write_scratch_file("b.csv", "text,label\na,k\n", 15));
   CLV_AUTO(clv_text_rows_done) clv_text_rows r = {0};
   clv_err err = {0};
-  o.text.omits_end_tokens = true;
+  o.text.omits_first_and_last = true;
   o.text.pad = "b";
   must(clv_text_rows_open(&r, &o, &err), &err);
   assert_int_equal(clv_text_rows_capacity(&r), 6);
   must(clv_text_rows_add(&r, (int32_t[]){4}, 1, &err), &err);
   assert_memory_equal(r.at, ((int32_t[]){4, 6, 6, 6, 6, 6}), 24);
   clv_text_rows_done(&r);
-  o.text.omits_end_tokens = false;
+  o.text.omits_first_and_last = false;
   o.text.max_tokens = 2;
   expect_error(CLV_INVALID, "max_tokens: 2 leaves no room", clv_text_rows_open(&r, &o, &err), &err);
   clv_text_rows_done(&r);
@@ -113,7 +113,7 @@ static void tokenizer_file_sets_ends_pad_and_truncation(void **state) {
   o.text.tokenizer = write_tokenizer_json("roberta_ends");
   o.text.pad = "ab";
   for (int i = 0; i < 3; i++) {
-    o.text.omits_end_tokens = i == 1;
+    o.text.omits_first_and_last = i == 1;
     o.text.last = i == 2 ? "ab" : NULL;
     must(clv_text_rows_open(&r, &o, &err), &err);
     assert_int_equal(r.first, i == 1 ? -1 : 256);
