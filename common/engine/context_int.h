@@ -122,9 +122,9 @@ void clv_contexts_forget_module(clv_contexts *e, uint32_t module);
 bool clv_contexts_gradient_item(clv_contexts *e, uint64_t context, uint32_t module, uint32_t index,
                                 clv_state_item *ret);
 /* context_transfer.c. Reads or writes state items of the request's module, as work of that module.
- * When the work is done its answers are sent, and the request becomes a result if it must be
- * handled a second time or was refused. Takes the request, the answers and the memory in `what`,
- * unless it fails. Call it only when no work is ready or runs. */
+ * When the work is done its answers are sent. A request that was refused, or must be handled a
+ * second time, is put into the queue of results. Takes the request, the answers and the memory in
+ * `what`, unless it fails. Call it only when no work is ready or runs. */
 clv_code clv_contexts_transfer_state(clv_contexts *e, const clv_state_transfer *what,
                                      clv_err *err) CLV_USE_RESULT;
 /* Finds the gradient that a STATE_PUT names. CLV_PRECONDITION: a backward pass of its context is in

@@ -107,8 +107,8 @@ typedef enum clv_value_event {
 
 typedef enum clv_call_state {
   CALL_ANNOUNCED, /* the announcement has arrived, the tensors have not */
-  /* the call waits for inputs, its turn in the queue, its position, or the backward of its
-   * leader */
+  /* the call waits for inputs, its turn in the queue, its position, or its leader: a call whose
+   * backward must be done before this call runs */
   CALL_WAITING,
   CALL_READY,        /* the call's forward is ready or runs */
   CALL_FORWARD_DONE, /* the forward is done; saved tensors are kept for a backward */

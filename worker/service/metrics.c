@@ -75,8 +75,8 @@ static void add_open_session(metric_values *n, clv_session *s) {
   const clv_allow_spec *a = clv_settings_find_allowed(n->settings, s->owner);
   /* receives the work for an identity that is not in `allow` */
   clv_work_counts unlisted_work = {0};
-  clv_session_add_work(s, n->config, a ? &n->work[a - n->config->allow] : &unlisted_work,
-                       n->traffic);
+  clv_session_add_counts_to(s, n->config, a ? &n->work[a - n->config->allow] : &unlisted_work,
+                            n->traffic);
 }
 
 /* Gathers the counters of ended sessions, which are the totals, and of open sessions, all under the

@@ -232,8 +232,8 @@ uint32_t clv_service_protocol(clv_service *s, const char *uri);
 
 /* ---- settings that a reload may change (settings.c) ------------------------------------------ */
 
-/* Makes a snapshot with one reference. `config` must outlive it, unless the caller sets
- * owned_config. */
+/* Makes the settings that a configuration gives, with one reference. `config` must outlive them,
+ * unless the caller sets owned_config. */
 clv_code clv_settings_new(const clv_worker_config *config, clv_worker_settings **ret,
                           clv_err *err) CLV_USE_RESULT;
 clv_worker_settings *clv_settings_ref(clv_worker_settings *s);
@@ -364,8 +364,8 @@ clv_code clv_session_init_totals(clv_session *s, clv_err *err) CLV_USE_RESULT;
 void clv_session_add_to_totals(clv_session *s);
 /* Adds the work of the session to *w, and the traffic of its links to
  * traffic[CLV_N_LINK_TRAFFIC(c)]. */
-void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
-                          clv_link_traffic *traffic);
+void clv_session_add_counts_to(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
+                               clv_link_traffic *traffic);
 
 /* ---- loading from artifacts (artifact.c) ----------------------------------------------------- */
 

@@ -40,8 +40,8 @@ static void add_module_counts(clv_session_node *node, clv_work_counts *w) {
   w->through_host_bytes += c.host_bytes;
 }
 
-void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
-                          clv_link_traffic *traffic) {
+void clv_session_add_counts_to(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
+                               clv_link_traffic *traffic) {
   pthread_mutex_lock(&s->lock);
   add_link_counts(s->master_link, &traffic[0]);
   for (uint32_t i = 0; i < s->n_dialled_links; i++)
@@ -75,7 +75,7 @@ void clv_session_add_to_totals(clv_session *s) {
   clv_link_traffic *traffic = s->traffic_in_totals + n;
   clv_work_counts w = {0};
   memset(traffic, 0, n * sizeof *traffic);
-  clv_session_add_work(s, c, &w, traffic);
+  clv_session_add_counts_to(s, c, &w, traffic);
   for (size_t i = 0; i + 1 < n; i++) {
     clv_link_traffic_total *total_of_peer =
         clv_service_find_traffic_total(s->service, i ? c->peers[i - 1].name : "");

@@ -14,7 +14,8 @@ static clv_plan_buf *memory_root_of(const clv_plan *p, int buf) {
   return &p->bufs[buf];
 }
 
-static int phase_of_step(const clv_plan *p, int step) {
+/* Returns the phase of the plan (forward, backward_input or backward_weight) that has the step. */
+static int get_plan_phase(const clv_plan *p, int step) {
   int phase = 0;
   while (phase < PHASES - 1 && step >= p->phase_end[phase]) phase++;
   return phase;
@@ -63,8 +64,8 @@ static void compute_in_caller_memory(clv_plan *p, int at) {
   int to = p->bufs[s->dst].space;
   clv_plan_buf *src = memory_root_of(p, s->src);
   if (to == SPACE_SCRATCH || src->space != SPACE_SCRATCH ||
-      phase_of_step(p, src->first_step) != phase_of_step(p, at) ||
-      phase_of_step(p, src->last_step) != phase_of_step(p, at))
+      get_plan_phase(p, src->first_step) != get_plan_phase(p, at) ||
+      get_plan_phase(p, src->last_step) != get_plan_phase(p, at))
     return;
   src->space = to;
   s->is_dropped = true;
@@ -168,7 +169,7 @@ clv_code clv_plan_place_bufs(clv_plan *p, clv_err *err) {
   for (int i = 0; i < p->n_bufs; i++) {
     clv_plan_buf *b = &p->bufs[i];
     if (b->memory_root == i && b->space == SPACE_SCRATCH &&
-        phase_of_step(p, b->first_step) != phase_of_step(p, b->last_step))
+        get_plan_phase(p, b->first_step) != get_plan_phase(p, b->last_step))
       b->space = SPACE_CALL;
   }
   CLV_TRY(place_bufs_of_space(p, SPACE_SCRATCH, &p->info.scratch_bytes, err));

@@ -433,8 +433,8 @@ void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave
 
 /* ---- new votes after the program has written gradients --------------------------------------- */
 
-/* Sends a PREPARE without calls. The node answers with its vote on the step, whether it can take
- * it, and with the sums of its squared gradients. */
+/* Sends a PREPARE without calls. The node answers with its vote: whether its gradients are finite,
+ * and their sums of squares. */
 static cleave_status request_vote(cleave_runtime *rt, api_context *c, uint32_t node,
                                   cleave_error *error) {
   prepare_message p = begin_prepare(rt, c, node, false);
