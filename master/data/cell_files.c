@@ -218,10 +218,13 @@ static bool are_codes(const clv_table_column *c, const int32_t *codes, size_t n)
   return true;
 }
 
-/* Checks that each label of yes or no is 0 or 1, since it counts as a class. */
+/* Checks that each label of yes or no is 0 or 1, since it counts as a class, or NaN where it may be
+ * missing. */
 static bool are_labels(const clv_table_column *c, size_t n) {
+  bool may_be_missing = c->o.missing == CLV_MISSING_MASK;
   for (size_t i = 0; c->is_yes_or_no && i < n; i++)
-    if (c->numbers[i] != 0 && c->numbers[i] != 1) return false;
+    if (c->numbers[i] != 0 && c->numbers[i] != 1 && !(may_be_missing && isnan(c->numbers[i])))
+      return false;
   return true;
 }
 

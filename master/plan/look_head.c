@@ -230,7 +230,8 @@ static clv_code run_loss(look_gradients *h, const void *prediction, size_t recor
   CLV_AUTO(clv_target_inputs_done) clv_target_inputs targets = {0};
   const void *in[CLV_MAX_INPUTS] = {prediction, labels_of_record(h, record)};
   if (h->b->config->loss.n_targets)
-    CLV_TRY(clv_target_inputs_make(h->b->config, in[1], h->batch, &targets, err));
+    CLV_TRY(clv_target_inputs_make(h->b->config, &(clv_target_labels){in[1], h->batch, 0, h->batch},
+                                   &targets, err));
   for (uint32_t k = 0; k < targets.n; k++) in[1 + k] = targets.data[k];
   void *const din[CLV_MAX_INPUTS] = {dout};
   const float one = 1;

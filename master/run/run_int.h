@@ -115,8 +115,11 @@ typedef struct clv_run {
   bool describes_only; /* `plan`: describes the tensors that privacy forbids before it fails */
   const clv_run_options *o;
   clv_run_data data;
-  /* class weights that replace loss.class_weights; NULL: the session does not have this key */
+  /* class weights that replace loss.class_weights and those of targets; NULL: the session does not
+   * have this key */
   double *class_weights;
+  /* [n_targets] targets of the session, with these weights; NULL: no target has the key */
+  clv_target_spec *weighted_targets;
   double *sampling_sums; /* sums of the chances of records; NULL: each record comes once */
   uint64_t n_left_out;   /* records left out because they have values that are not finite */
   clv_blueprint *blueprint;
