@@ -75,17 +75,40 @@ of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
    ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "n_labelled += !clv_trainer_is_ignored_label(t, row_labels[i]);", "n_labelled += t && row_labels[i] != INT64_MIN;"),
    places_weigh_alike=("double clv_trainer_batch_weight(", "class_weight_of(&t->config->loss.weight, row_labels[i])", "class_weight_of(&t->config->loss.weight, -1)"))
 of("common/model/models/loss.c", "tests/net/training/test_places.py",
-   a_session_keeps_its_weights=("clv_code clv_session_make_loss_graph(", "if (weights)", "if (false)"))
+   a_session_keeps_its_weights=("clv_code clv_session_make_loss_graph(", "if (config->loss.weight.n)", "if (false)"))
 TARGETS = "tests/net/training/test_targets.py losses_weights_and_scores_equal_torch_and_sklearn"
 of("common/model/models/loss.c", TARGETS,
    targets_weigh_alike=("static clv_code add_all_targets(", "add_scaled(g, loss, s->loss_weight, &loss, err)", "add_scaled(g, loss, s->loss_weight > 0, &loss, err)"),
    pos_weight_counts_negatives_too=("static clv_code add_pos_weight(", "pair[1] = t;", "pair[1] = pair[0];"),
    targets_share_their_outputs=("static clv_code add_all_targets(", "column += clv_target_width(s);", "column += s->n_classes > 0;"))
 of("master/train/eval.c", TARGETS,
-   the_sum_forgets_the_weights=("static clv_code compute_target_losses(", "c->loss.targets[k].loss_weight * loss", "loss"),
-   targets_are_scored_by_the_first_output=("static clv_code add_targets_of_record(", "outputs += clv_target_width(s);", ""))
+   the_sum_forgets_the_weights=("static void finish_target_losses(", "c->loss.targets[k].loss_weight * ", ""),
+   targets_are_scored_by_the_first_output=("static clv_code add_targets_of_record(", "outputs += clv_target_width(&c->loss.targets[k]);", ""))
 of("master/plan/targets.c", TARGETS,
-   labels_move_to_the_next_record=("clv_code clv_target_inputs_make(", "y + i * c->loss.n_targets, i,", "y + (i + 1) % n_records * c->loss.n_targets, i,"))
+   labels_move_to_the_next_record=("static float label_of(", "(r->start + i) * r->stride", "(r->start + (i + 1) % r->n) * r->stride"))
+MASKED = "tests/net/training/test_targets.py losses_and_scores_without_some_labels_equal_torch_and_sklearn"
+of("common/model/models/loss.c", MASKED,
+   outputs_without_a_label_stay=("static clv_code add_harmless_outputs(", 'return add_node(g, "where", NULL, 0, in, 3, ret, err);', "return *ret = x, CLV_OK;"),
+   outputs_without_a_label_are_0=("static double find_harmless_output(", "? -1000 : 0", "? 0 : 0"),
+   masked_means_forget_the_factor=("static clv_code add_masked_loss(", "CLV_TRY(add_mean(g, factor, factor, &pair[1], err));", "return *ret = pair[0], CLV_OK;"))
+of("master/plan/targets.c", MASKED,
+   denominators_are_of_the_micro_batch=("static void fill_mask(", "i < r->n_batch; i++)", "i < r->n; i++)"),
+   a_missing_class_is_the_first=("static void fill_classes(", "ignores ? IGNORED_CLASS : 0", "ignores ? 0 : 0"))
+of("master/plan/targets.c", "tests/net/training/test_targets.py weights_of_the_classes_of_targets_equal_torch",
+   labels_of_targets_weigh_alike=("double clv_target_label_weight(", "return has_weight ?", "return false ?"))
+of("master/run/run_class_weights.c", "tests/net/training/test_targets.py weights_of_the_classes_of_targets_equal_torch",
+   classes_of_targets_are_never_balanced=("static clv_code balance_target(", "counts[class]++;", "counts[0]++;"))
+of("master/train/eval.c", MASKED,
+   missing_labels_are_scored=("static clv_code add_target_of_record(", "if (isnan(label)) return CLV_OK;", "if (isnan(label)) label = 0;"),
+   batches_weigh_alike_in_masked_means=("static clv_code add_target_losses(", "e->target_weight_sums[k] += rows.weight_sum;", "e->target_weight_sums[k] += (double)n;"))
+of("master/plan/targets.c", "tests/net/training/test_targets.py sets_without_any_label_of_a_target_are_refused_or_named",
+   targets_are_trained_without_labels=("clv_code clv_targets_check_labelled(", "if (count_labelled(", "if (true || count_labelled("))
+of("master/plan/look_text.c", "tests/net/training/test_targets.py records_without_labels_are_counted_predicted_and_reported",
+   gradients_without_labels_are_not_named=("static void describe_targets(", "masks_missing || c->loss.targets[k].masks_missing;", "masks_missing;"))
+of("master/run/run_describe_sets.c", "tests/net/training/test_targets.py records_without_labels_are_counted_predicted_and_reported",
+   missing_labels_are_not_counted=("static size_t count_unlabelled(", "n += !clv_dataset_has_target(", "n += false && !clv_dataset_has_target("))
+of("master/data/scan.c", "tests/unit/data/test_table_cache",
+   any_label_may_be_missing=("static bool is_missing_label(", "->o.missing == CLV_MISSING_MASK", "->o.missing < 99"))
 of("master/run/run_best.c", "tests/net/training/test_targets.py",
    any_target_is_the_best=("bool clv_run_is_best_evaluation(", "b.metric, r->config->checkpoint.best_target)", "CLV_BEST_LOSS, r->config->checkpoint.best_target)"))
 of("master/sweep/scores.c", "tests/unit/sweep/test_scores",

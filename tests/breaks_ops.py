@@ -147,7 +147,7 @@ of("kernels/cuda/losses.cu", "tests/gpu/test_cuda focal",
 of("kernels/cuda/losses.c", "tests/gpu/test_cuda huber",
    a_device_takes_another_number=("", "PARAMETRIC_LOSS(huber, beta)", "PARAMETRIC_LOSS(huber, p)"))
 of("common/model/models/loss.c", "tests/unit/run/test_train",
-   class_weights_are_not_used=("clv_code clv_session_make_loss_graph(", "if (weights)", "if (weights > 99)"))
+   class_weights_are_not_used=("clv_code clv_session_make_loss_graph(", "if (config->loss.weight.n)", "if (config->loss.weight.n > 99)"))
 of("master/run/run_class_weights.c", "tests/unit/run/test_train",
    held_back_records_have_weights=("static clv_code count_labels(", "const clv_subset *rows = &r->data.train_rows;", "clv_subset all = r->data.train_rows; uint32_t ids[24]; for (uint32_t i = 0; i < 24; i++) ids[i] = i; all.index = ids; all.n = 24; const clv_subset *rows = &all;"),
    other_commands_have_other_weights=("static clv_code read_stored_weights(", "list.items[c] = stored_config->loss.weight.items[c];", "list.items[c] = 1;"))

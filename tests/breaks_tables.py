@@ -53,6 +53,11 @@ of("master/data/table_encoder.c", "tests/unit/data/test_tables",
 of("master/data/split.c", "tests/unit/data/test_table_forms",
    empty_sets_are_kept=("clv_code clv_dataset_keep_sets(", "if (!kept_records.n)", "if (false)"),
    a_time_is_divided=("static clv_code divide_by_time(", "times[ds->count - n]", "times[ds->count - n] + 1"))
+of("master/data/split.c", "tests/unit/data/test_tables",
+   classes_of_a_target_do_not_count=("clv_split_kind clv_dataset_split_kind(", "ds->split_target || ", ""),
+   any_target_is_split_by=("int64_t clv_dataset_split_class(", "ds->split_target - 1", "0"))
+of("master/data/sampling.c", "tests/unit/data/test_tables",
+   records_without_a_label_are_never_drawn=("static void average_unlabelled(", "n ? sum / (double)n : 0", "0"))
 of("master/data/folds.c", "tests/unit/data/test_split",
    classes_do_not_count=("static clv_code list_fold_items(", "kind == CLV_SPLIT_STRATIFIED ?", "false ?"),
    folds_have_any_size=("static clv_code assign_groups_to_folds(", "sizes[smallest_fold] += groups[i].n;", ""))

@@ -222,10 +222,13 @@ static bool are_valid_codes(const clv_table_column *c, const int32_t *codes, siz
   return true;
 }
 
-/* True if each label of a yes-or-no column is 0 or 1, because these are its two classes. */
+/* Checks that each label of yes or no is 0 or 1, since it counts as a class, or NaN where it may be
+ * missing. */
 static bool are_valid_labels(const clv_table_column *c, size_t n) {
+  bool may_be_missing = c->o.missing == CLV_MISSING_MASK;
   for (size_t i = 0; c->is_yes_or_no && i < n; i++)
-    if (c->numbers[i] != 0 && c->numbers[i] != 1) return false;
+    if (c->numbers[i] != 0 && c->numbers[i] != 1 && !(may_be_missing && isnan(c->numbers[i])))
+      return false;
   return true;
 }
 

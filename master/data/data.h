@@ -164,10 +164,14 @@ typedef struct clv_table_options {
   bool ignores_unlisted_columns;
   const clv_column_options *columns; /* [n_columns] in the order of the input */
   size_t n_columns;
-  /* [n_targets] several labels per record -> y: [B, n_targets] f32, classes by their numbers; none:
-   * the one target is read as clv_dataset_options.labels says */
+  /* [n_targets] several labels per record -> y: [B, n_targets] f32, classes by their numbers, NaN
+   * where a label is missing (CLV_MISSING_MASK); none: the one target is read as
+   * clv_dataset_options.labels says */
   const clv_target_option *targets;
   size_t n_targets;
+  /* the one of several targets whose classes a stratified split or limit keeps in proportion; NULL:
+   * none */
+  const char *split_target;
   /* CLV_COLUMN_FILE: folder of the images; NULL: the folder of the table */
   const char *files;
   /* SQLite: the query whose records are the table's; NULL: none, and a database is refused */
@@ -294,7 +298,10 @@ const char *clv_dataset_target_name(const clv_dataset *ds, size_t target);
 /* Returns the number of classes of a target, 2 for yes or no; 0: it is a number. */
 size_t clv_dataset_target_class_count(const clv_dataset *ds, size_t target);
 const char *clv_dataset_target_class_name(const clv_dataset *ds, size_t target, size_t class);
-/* Returns the class that a record has in a target; -1: the target is a number. */
+/* Returns true if a record has a label of a target; false: it is missing (CLV_MISSING_MASK). */
+bool clv_dataset_has_target(const clv_dataset *ds, size_t target, size_t record);
+/* Returns the class that a record has in a target; -1: the target is a number, or the record has no
+ * label of it. */
 int64_t clv_dataset_target_class(const clv_dataset *ds, size_t target, size_t record);
 /* Returns the path of an image relative to the folder, as in "cat/1.png"; NULL: another format. */
 const char *clv_dataset_image_path(const clv_dataset *ds, size_t record);
@@ -499,7 +506,7 @@ typedef enum clv_split_kind {
 bool clv_dataset_has_record_classes(const clv_dataset *ds);
 /* Returns the kind of split that is used when `requested_kind` is requested. STRATIFIED becomes
  * GROUPS if a page has several windows, so that these stay together, and SHUFFLED if records do not
- * have one class each. */
+ * have one class each and clv_table_options.split_target names none of their targets. */
 clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind requested_kind);
 
 /* Splits all records into training and validation. Validation gets round(count * fraction) records,
@@ -715,6 +722,11 @@ void clv_scan_result_done(clv_scan_result *s);
  * have one class each, a class has no weight, or all chances are 0. */
 clv_code clv_sampling_sums(const clv_dataset *ds, const clv_subset *rows, const double *weights,
                            size_t n_weights, double **ret, clv_err *err) CLV_USE_RESULT;
+/* As clv_sampling_sums, by the classes of one of several targets. A record without a label of it
+ * has the mean chance of those with one, so an epoch draws it once on average. */
+clv_code clv_sampling_sums_of_target(const clv_dataset *ds, const clv_subset *rows, size_t target,
+                                     const double *weights, size_t n_weights, double **ret,
+                                     clv_err *err) CLV_USE_RESULT;
 /* As clv_sampling_sums, but the chance of a record of a table is its weight in the column with
  * CLV_COLUMN_WEIGHT. CLV_INVALID: all weights are 0. */
 clv_code clv_sampling_sums_of_column(const clv_dataset *ds, const clv_subset *rows, double **ret,

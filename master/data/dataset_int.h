@@ -38,6 +38,8 @@ struct clv_dataset {
    * yes or no */
   clv_learnt_target *targets;
   size_t n_targets;
+  /* number, from 1, of the target that clv_table_options.split_target names; 0: none */
+  size_t split_target;
   clv_bytes class_names; /* format table: texts of `classes`, each with its NUL */
   clv_tensor *labels;    /* [count or more, ...] i64 or f32; NULL: no labels */
   /* [n_classes] names by class number; the reader of the format owns the texts */
@@ -149,7 +151,8 @@ void clv_dataset_mask_tokens(const clv_dataset *ds, const clv_draw_seed *draw, u
 
 /* ---- splits (split.c) ------------------------------------------------------------------------ */
 
-/* Returns the class of a record for a stratified split, which keeps the share of each class.
+/* Returns the class of a record for a stratified split, which keeps the share of each class: that
+ * of ds->split_target, -1 if the record has no label of it; otherwise
  * clv_dataset_has_record_classes must be true. */
 int64_t clv_dataset_split_class(const clv_dataset *ds, size_t record);
 /* Keeps the records of the sets in `set_bits`, bits 1 << clv_set. CLV_INVALID: no record is in

@@ -73,7 +73,10 @@ static clv_code open_table(clv_dataset *ds, const clv_dataset_options *o, clv_er
   ds->broken = ds->table->broken;
   ds->table->broken = (clv_broken_records){0};
   if (ds->table->files) CLV_TRY(open_image_files(ds, o, err));
-  return set_labels(ds, err);
+  CLV_TRY(set_labels(ds, err));
+  for (size_t k = 0; o->table.split_target && k < ds->n_targets; k++)
+    if (strcmp(ds->targets[k].name, o->table.split_target) == 0) ds->split_target = k + 1;
+  return CLV_OK;
 }
 
 static clv_code group_by_column(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {

@@ -30,18 +30,30 @@ static size_t count_classes_below(const int64_t *sorted_classes, size_t n, int64
   return low;
 }
 
+/* Records whose chances go by their classes: a record's own, or those of one of several targets. */
+typedef struct drawn_records {
+  const clv_dataset *ds;
+  const clv_subset *rows;
+  size_t target; /* number of the target, from 1; 0: a record has one class */
+} drawn_records;
+
+/* Returns the class of the i-th record; -1: it has no label of the target. */
+static int64_t class_of(const drawn_records *r, size_t i) {
+  return r->target ? clv_dataset_target_class(r->ds, r->target - 1, r->rows->index[i])
+                   : clv_dataset_split_class(r->ds, r->rows->index[i]);
+}
+
 /* Sets the chance of each record to 1 / n_class. */
-static clv_code set_chances_by_class_count(const clv_dataset *ds, const clv_subset *rows,
-                                           double *chances, clv_err *err) {
-  CLV_AUTO(clv_freep) int64_t *sorted_classes = NULL;
-  CLV_TRY(clv_alloc(rows->n, sizeof *sorted_classes, &sorted_classes, err));
-  for (size_t i = 0; i < rows->n; i++)
-    sorted_classes[i] = clv_dataset_split_class(ds, rows->index[i]);
-  qsort(sorted_classes, rows->n, sizeof *sorted_classes, compare_classes);
+static clv_code set_chances_by_class_count(const drawn_records *r, double *chances, clv_err *err) {
+  CLV_AUTO(clv_freep) int64_t *sorted = NULL;
+  const clv_subset *rows = r->rows;
+  CLV_TRY(clv_alloc(rows->n, sizeof *sorted, &sorted, err));
+  for (size_t i = 0; i < rows->n; i++) sorted[i] = class_of(r, i);
+  qsort(sorted, rows->n, sizeof *sorted, compare_classes);
   for (size_t i = 0; i < rows->n; i++) {
-    int64_t class = clv_dataset_split_class(ds, rows->index[i]);
-    size_t n = count_classes_below(sorted_classes, rows->n, class + 1) -
-               count_classes_below(sorted_classes, rows->n, class);
+    int64_t class = class_of(r, i);
+    size_t n = count_classes_below(sorted, rows->n, class + 1) -
+               count_classes_below(sorted, rows->n, class);
     chances[i] = 1.0 / (double)n;
   }
   return CLV_OK;
@@ -62,38 +74,64 @@ static clv_code read_chances(const clv_dataset *ds, const clv_subset *rows, doub
 }
 
 /* Sets the chance of each record to the weight of its class. */
-static clv_code set_chances_by_class(const clv_dataset *ds, const clv_subset *rows,
-                                     const double *weights, size_t n_weights, double *chances,
-                                     clv_err *err) {
-  for (size_t i = 0; i < rows->n; i++) {
-    int64_t class = clv_dataset_split_class(ds, rows->index[i]);
+static clv_code set_chances_by_class(const drawn_records *r, const double *weights,
+                                     size_t n_weights, double *chances, clv_err *err) {
+  for (size_t i = 0; i < r->rows->n; i++) {
+    int64_t class = class_of(r, i);
+    if (class < 0 && r->target) continue; /* average_unlabelled sets it */
     if (class < 0 || (uint64_t) class >= n_weights)
       return clv_fail(err, CLV_INVALID,
                       "record %zu has class %lld, and there are weights of %zu classes, from 0",
-                      clv_dataset_record_number(ds, rows->index[i]), (long long)class, n_weights);
+                      clv_dataset_record_number(r->ds, r->rows->index[i]), (long long)class,
+                      n_weights);
     chances[i] = weights[class];
   }
   return CLV_OK;
 }
 
-/* Adds to each chance all chances before it. Returns true if the sum is above 0 and finite. */
+/* Sets the chance of each record without a label of the target to the mean of the others. */
+static void average_unlabelled(const drawn_records *r, double *chances) {
+  double sum = 0;
+  size_t n = 0;
+  for (size_t i = 0; i < r->rows->n; i++) {
+    if (class_of(r, i) < 0) continue;
+    sum += chances[i];
+    n++;
+  }
+  for (size_t i = 0; i < r->rows->n; i++)
+    if (class_of(r, i) < 0) chances[i] = n ? sum / (double)n : 0;
+}
+
+/* Adds to each chance those before it. Returns true if the sum is above 0 and finite. */
 static bool accumulate_chances(double *chances, size_t n) {
   for (size_t i = 1; i < n; i++) chances[i] += chances[i - 1];
   return n && chances[n - 1] > 0 && chances[n - 1] <= DBL_MAX;
 }
 
-clv_code clv_sampling_sums(const clv_dataset *ds, const clv_subset *rows, const double *weights,
-                           size_t n_weights, double **ret, clv_err *err) {
+static clv_code make_sums(const drawn_records *r, const double *weights, size_t n_weights,
+                          double **ret, clv_err *err) {
   CLV_AUTO(clv_freep) double *sums = NULL;
-  if (!clv_dataset_has_record_classes(ds))
-    return clv_fail(err, CLV_INVALID, "these records do not have one class each");
-  CLV_TRY(clv_alloc(rows->n, sizeof *sums, &sums, err));
-  CLV_TRY(n_weights ? set_chances_by_class(ds, rows, weights, n_weights, sums, err)
-                    : set_chances_by_class_count(ds, rows, sums, err));
-  if (!accumulate_chances(sums, rows->n))
+  CLV_TRY(clv_alloc(r->rows->n, sizeof *sums, &sums, err));
+  CLV_TRY(n_weights ? set_chances_by_class(r, weights, n_weights, sums, err)
+                    : set_chances_by_class_count(r, sums, err));
+  if (r->target) average_unlabelled(r, sums);
+  if (!accumulate_chances(sums, r->rows->n))
     return clv_fail(err, CLV_INVALID, "no training record has a class whose weight is above 0");
   *ret = clv_steal(&sums);
   return CLV_OK;
+}
+
+clv_code clv_sampling_sums(const clv_dataset *ds, const clv_subset *rows, const double *weights,
+                           size_t n_weights, double **ret, clv_err *err) {
+  if (!clv_dataset_has_record_classes(ds))
+    return clv_fail(err, CLV_INVALID, "these records do not have one class each");
+  return make_sums(&(drawn_records){ds, rows, 0}, weights, n_weights, ret, err);
+}
+
+clv_code clv_sampling_sums_of_target(const clv_dataset *ds, const clv_subset *rows, size_t target,
+                                     const double *weights, size_t n_weights, double **ret,
+                                     clv_err *err) {
+  return make_sums(&(drawn_records){ds, rows, target + 1}, weights, n_weights, ret, err);
 }
 
 clv_code clv_sampling_sums_of_column(const clv_dataset *ds, const clv_subset *rows, double **ret,

@@ -51,6 +51,24 @@ static bool is_record_finite(const clv_tensor *t, size_t record) {
   return are_values_finite(t, (const char *)t->data + record * n * clv_dtype_size(t->dtype), n);
 }
 
+/* Returns true if element `at` is a label that is missing, where the column of its target permits
+ * that. */
+static bool is_missing_label(const clv_dataset *ds, const clv_tensor *t, size_t at) {
+  return t == ds->labels && ds->n_targets && isnan(((const float *)t->data)[at]) &&
+         ds->table->targets[at % ds->n_targets]->o.missing == CLV_MISSING_MASK;
+}
+
+/* Returns the first element of a record that is not finite and no missing label; the index behind
+ * the record: there is none. */
+static size_t find_not_finite(const clv_dataset *ds, const clv_tensor *t, size_t record) {
+  size_t row = values_per_record(t), size = clv_dtype_size(t->dtype), i = record * row;
+  if (is_record_finite(t, record)) return i + row;
+  while (i < (record + 1) * row &&
+         (are_values_finite(t, (const char *)t->data + i * size, 1) || is_missing_label(ds, t, i)))
+    i++;
+  return i;
+}
+
 static double get_float(const clv_tensor *t, size_t i) {
   return t->dtype == CLV_F32 ? (double)((const float *)t->data)[i] : ((const double *)t->data)[i];
 }
@@ -133,22 +151,14 @@ static clv_code add_record(scan_state *s, clv_subset *list, uint32_t record, clv
   return CLV_OK;
 }
 
-static void describe_first_not_finite(scan_state *s, const clv_tensor *t, uint32_t record) {
-  size_t row = values_per_record(t), element_bytes = clv_dtype_size(t->dtype);
-  for (size_t i = record * row; i < (record + 1) * row; i++)
-    if (!are_values_finite(t, (const char *)t->data + i * element_bytes, 1)) {
-      describe_value(s->ds, t, i, s->result->first_not_finite);
-      return;
-    }
-}
-
 static clv_code scan_record(scan_state *s, uint32_t record, clv_err *err) {
   for (size_t i = 0; i < count_tensors(s->ds); i++) {
     const clv_tensor *t = get_tensor(s->ds, i);
     if (!has_floats(t)) continue;
     report_progress(s, values_per_record(t) * clv_dtype_size(t->dtype));
-    if (is_record_finite(t, record)) continue;
-    if (!s->result->not_finite_records.n) describe_first_not_finite(s, t, record);
+    size_t at = find_not_finite(s->ds, t, record);
+    if (at == (record + (size_t)1) * values_per_record(t)) continue;
+    if (!s->result->not_finite_records.n) describe_value(s->ds, t, at, s->result->first_not_finite);
     return add_record(s, &s->result->not_finite_records, record, err);
   }
   return CLV_OK;

@@ -70,6 +70,7 @@ bool clv_dataset_has_record_classes(const clv_dataset *ds) {
 }
 
 int64_t clv_dataset_split_class(const clv_dataset *ds, size_t record) {
+  if (ds->split_target) return clv_dataset_target_class(ds, ds->split_target - 1, record);
   if (ds->label_kind == CLV_LABEL_CLASS) return ((const int64_t *)ds->labels->data)[record];
   return (int64_t)((const float *)ds->labels->data)[record];
 }
@@ -329,7 +330,8 @@ static bool has_long_pages(const clv_dataset *ds) {
 clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind requested_kind) {
   if (requested_kind != CLV_SPLIT_STRATIFIED) return requested_kind;
   if (has_long_pages(ds)) return CLV_SPLIT_GROUPS;
-  return clv_dataset_has_record_classes(ds) ? CLV_SPLIT_STRATIFIED : CLV_SPLIT_SHUFFLED;
+  bool has_classes = ds->split_target || clv_dataset_has_record_classes(ds);
+  return has_classes ? CLV_SPLIT_STRATIFIED : CLV_SPLIT_SHUFFLED;
 }
 
 /* Divides the records by their number in ds->groups, such as a time: validation has those with the

@@ -145,10 +145,14 @@ static clv_code fail_missing_value(const table_reader *r, const clv_table_column
                             : is_id     ? "the id"
                             : is_weight ? "the weight"
                                         : "column";
-  const char *advice = is_target   ? "is missing: leave the record out, or set data.broken: skip"
-                       : is_id     ? "is missing: give the record one, or say as: ignore"
-                       : is_weight ? "is missing: give the record one, 0 or more"
-                                   : "has no value here: set its `missing`, such as most_frequent";
+  const char *advice =
+      r->o->table.n_targets && is_target
+          ? "is missing: set `missing: mask` of its column, so that its loss skips "
+            "the record, or leave the record out, as data.broken: skip does"
+      : is_target ? "is missing: leave the record out, or set data.broken: skip"
+      : is_id     ? "is missing: give the record one, or say as: ignore"
+      : is_weight ? "is missing: give the record one, 0 or more"
+                  : "has no value here: set its `missing`, such as most_frequent";
   return (is_absent ? clv_cells_fail_record : clv_cells_fail)(&r->source, err, "%s '%.80s' %s",
                                                               column_noun, c->o.name, advice);
 }

@@ -215,12 +215,16 @@ static clv_code learn_column(const clv_cell_table *t, const clv_table_column *fr
   return (from->has_numbers ? learn_numbers : learn_words)(t, from, rows, c, err);
 }
 
-/* Copies the names of the classes that a column of codes has, sorted. */
+/* Copies the names of the classes that a column of codes has, sorted. Skips records without a
+ * label. */
 static clv_code list_classes(const clv_cell_table *t, const clv_table_column *target, char ***ret,
                              size_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;
   CLV_TRY(clv_alloc(target->names.n + 1, sizeof *counts, &counts, err));
-  for (size_t i = 0; i < t->count; i++) counts[target->codes[clv_table_row(t, i)]]++;
+  for (size_t i = 0; i < t->count; i++) {
+    int32_t code = target->codes[clv_table_row(t, i)];
+    if (code != CLV_MISSING_CODE) counts[code]++;
+  }
   return list_used_names(target, counts, ret, ret_n, err);
 }
 

@@ -83,7 +83,8 @@ static double target_number(const clv_dataset *ds, size_t k, uint32_t record) {
   const clv_table_column *t = target_column(ds, k);
   size_t n = ds->table->n_targets ? clv_dataset_target_class_count(ds, k) : ds->n_classes;
   if (t->has_numbers) return t->numbers[clv_table_row(ds->table, record)];
-  return n == 2 ? (double)target_class(ds, k, record) : NAN;
+  bool has_label = !ds->table->n_targets || clv_dataset_has_target(ds, k, record);
+  return n == 2 && has_label ? (double)target_class(ds, k, record) : NAN;
 }
 
 /* Returns Pearson's correlation of a column of numbers with target k; 0: there is none. */
@@ -117,7 +118,7 @@ static clv_code check_words_determine_target(const clv_dataset *ds, const clv_ta
   for (size_t i = 0; i < rows->n; i++) {
     int32_t code = c->codes[clv_table_row(ds->table, rows->index[i])];
     int64_t class = target_class(ds, k, rows->index[i]) + 1;
-    if (code == CLV_MISSING_CODE) continue;
+    if (code == CLV_MISSING_CODE || !class) continue;
     if (class_of[code] && class_of[code] != class) return CLV_OK;
     class_of[code] = class;
   }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Labels of records that have several targets. Each record has a row of f32: numbers as they are, 0
- * or 1 of yes or no, and the numbers of classes. Which classes a target has is learnt from
- * data.train, as the classes of a single target are.
+ * or 1 of yes or no, and the numbers of classes; NaN where the record has no label, which the
+ * column permits with `missing: mask`. Which classes a target has is learnt from data.train, as the
+ * classes of a single target are.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,26 +32,36 @@ const char *clv_learnt_class_name(const clv_learnt *l, const char *target, size_
 
 /* ---- labels ---------------------------------------------------------------------------------- */
 
+/* Fails because a record has a class that the training lacks. */
+static clv_code fail_unknown_class(const clv_dataset *ds, const clv_learnt_target *from,
+                                   const char *target, size_t record, clv_err *err) {
+  if (!from || !from->n_classes)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "target '%.80s' had no classes when the run was trained: train again with "
+                    "--fresh",
+                    target);
+  return clv_fail(
+      err, CLV_INVALID,
+      "%.200s: record %zu has a class of target '%.80s' that no record of data.train has",
+      ds->inputs_path, record, target);
+}
+
 static clv_code fill_target_classes(const clv_dataset *ds, const clv_learnt *l, size_t target,
                                     float *y, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *classes = NULL;
   const clv_cell_table *t = ds->table;
   const clv_table_column *c = t->targets[target];
   const clv_learnt_target *from = find_learnt_target(l, c->o.name);
-  if (!from || !from->n_classes)
-    return clv_fail(err, CLV_DATA_LOSS,
-                    "target '%.80s' had no classes when the run was trained: train again with "
-                    "--fresh",
-                    c->o.name);
+  if (!from) return fail_unknown_class(ds, NULL, c->o.name, 0, err);
   CLV_TRY(clv_table_map_codes(c, from->classes, from->n_classes, &classes, err));
   for (size_t i = 0; i < ds->count; i++) {
-    size_t class = classes[c->codes[clv_table_row(t, i)]];
-    if (class == from->n_classes)
-      return clv_fail(
-          err, CLV_INVALID,
-          "%.200s: record %zu has a class of target '%.80s' that no record of data.train "
-          "has",
-          ds->inputs_path, i, c->o.name);
+    int32_t code = c->codes[clv_table_row(t, i)];
+    if (code == CLV_MISSING_CODE) {
+      y[i * t->n_targets + target] = NAN;
+      continue;
+    }
+    size_t class = classes[code];
+    if (class == from->n_classes) return fail_unknown_class(ds, from, c->o.name, i, err);
     y[i * t->n_targets + target] = (float)class;
   }
   return CLV_OK;
@@ -113,7 +125,12 @@ const char *clv_dataset_target_class_name(const clv_dataset *ds, size_t target, 
   return class ? "yes" : "no";
 }
 
+bool clv_dataset_has_target(const clv_dataset *ds, size_t target, size_t record) {
+  return !isnan(((const float *)ds->labels->data)[record * ds->n_targets + target]);
+}
+
 int64_t clv_dataset_target_class(const clv_dataset *ds, size_t target, size_t record) {
-  if (!clv_dataset_target_class_count(ds, target)) return -1;
+  if (!clv_dataset_target_class_count(ds, target) || !clv_dataset_has_target(ds, target, record))
+    return -1;
   return (int64_t)((const float *)ds->labels->data)[record * ds->n_targets + target];
 }

@@ -406,5 +406,6 @@ clv_code clv_run_data_check_fit(const clv_run_data *d, const clv_blueprint *b, c
   if (d->train && d->test) CLV_TRY(check_same_shapes(b, &train, &test, err));
   CLV_TRY(check_set(b, &train, err));
   CLV_TRY(check_set(b, &test, err));
+  if (d->train) CLV_TRY(clv_targets_check_labelled(b->config, d, err));
   return d->train ? check_batches(b, d->train_rows.n, err) : CLV_OK;
 }

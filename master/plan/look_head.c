@@ -241,7 +241,8 @@ static clv_code run_loss(label_gradients *h, const void *prediction, size_t reco
   CLV_AUTO(clv_target_inputs_done) clv_target_inputs targets = {0};
   const void *in[CLV_MAX_INPUTS] = {prediction, get_record_labels(h, record)};
   if (h->b->config->loss.n_targets)
-    CLV_TRY(clv_target_inputs_make(h->b->config, in[1], h->batch_size, &targets, err));
+    CLV_TRY(clv_target_inputs_make(
+        h->b->config, &(clv_target_labels){in[1], h->batch_size, 0, h->batch_size}, &targets, err));
   for (uint32_t k = 0; k < targets.n; k++) in[1 + k] = targets.inputs[k];
   void *const din[CLV_MAX_INPUTS] = {dout};
   const float loss_grad = 1;

@@ -61,8 +61,27 @@ static void append_result(const clv_look *look, clv_look_reader k, const clv_pol
   append_limit(r->figure, clv_look_figure_limit(k), clv_policy_max_read_share(p, k), out);
 }
 
+/* Appends a line if class weights, or labels that are missing, of several targets show in the norm
+ * of a gradient. */
+static void describe_targets(const clv_session_config *c, clv_bytes *out) {
+  bool has_weights = false, masks_missing = false;
+  for (size_t k = 0; k < c->loss.n_targets; k++) {
+    has_weights = has_weights || c->loss.targets[k].weight.n;
+    masks_missing = masks_missing || c->loss.targets[k].masks_missing;
+  }
+  if (has_weights)
+    clv_bytes_puts(out,
+                   "labels: weight of a target in loss.targets makes gradients of some classes "
+                   "longer than others, so that lengths may name classes\n");
+  if (masks_missing)
+    clv_bytes_puts(out,
+                   "labels: a record without labels (missing: mask) has shorter gradients, and one "
+                   "without any label gradients of zeros, which name it\n");
+}
+
 /* Appends a line for each way in which the loss lets the norm of a gradient show labels: class
- * weights (loss.weight), and an ignored label (loss.ignore_index) or positions without a label. */
+ * weights (loss.weight), missing labels, and an ignored label (loss.ignore_index) or positions
+ * without a label. */
 static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
   const clv_graph *g = b->stages[b->n_stages].graph;
   const clv_node *loss_node = &g->nodes[g->output_node];
@@ -73,6 +92,7 @@ static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
     clv_bytes_puts(out,
                    "labels: loss.weight makes gradients of some classes longer than others, so "
                    "that lengths name classes, and zeros those of weight 0\n");
+  describe_targets(b->config, out);
   if (has_ignored_label && ignored_label >= 0)
     clv_bytes_printf(out,
                      "labels: those that are %lld (loss.ignore_index) have gradients of zeros, "

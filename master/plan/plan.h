@@ -253,15 +253,29 @@ clv_node clv_blueprint_labels_node(const clv_blueprint *b);
 typedef struct clv_target_inputs {
   void *block; /* owned; the inputs are parts of it */
   uint32_t n;  /* number of inputs, without the predictions */
-  /* number of targets without classes. Unless 0, data[0] has their labels, [n_records][n_numbers]
-   * f32. Each other input has the classes of one target, [n_records] i64 */
+  /* clv_targets_number_width. Unless 0, inputs[0] is [n_records][n_numbers] f32: the labels of the
+   * targets without classes, 0 where one is missing; then the mask columns of each target that has
+   * some. If these are two: 1 for a record with a label, else 0; and a factor that all records
+   * have, records / sum of weights of the batch, which is 1 if no record has a label. A single
+   * column is the product: the weight of the record's label times that factor. Each other input has
+   * the classes of one target, [n_records] i64, which are the default of ignore_index, or 0 for
+   * losses without it, where a label is missing */
   size_t n_numbers;
   const void *inputs[CLV_MAX_INPUTS]; /* [n] */
 } clv_target_inputs;
-/* Converts the labels y of a batch, [n_records][n_targets], to inputs of the loss. Free *ret with
+/* Labels of a batch, and which of its records a micro-batch has. */
+typedef struct clv_target_labels {
+  const float *y;  /* [n_batch][n_targets] labels of the batch; NaN: missing */
+  size_t n_batch;  /* records of the batch */
+  size_t start, n; /* first record of the micro-batch, and number of its records */
+} clv_target_labels;
+/* Converts the labels of a micro-batch to inputs of the loss. Free *ret with
  * clv_target_inputs_done. */
-clv_code clv_target_inputs_make(const clv_session_config *c, const float *y, size_t n_records,
+clv_code clv_target_inputs_make(const clv_session_config *c, const clv_target_labels *labels,
                                 clv_target_inputs *ret, clv_err *err) CLV_USE_RESULT;
+/* Returns the weight of a label in the mean of its loss: that of its class, or 1; 0 for a missing
+ * label. */
+double clv_target_label_weight(const clv_target_spec *s, float label);
 void clv_target_inputs_done(clv_target_inputs *t);
 void clv_blueprint_free(clv_blueprint *b);
 void clv_blueprint_freep(clv_blueprint **b);

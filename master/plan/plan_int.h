@@ -203,7 +203,11 @@ clv_code clv_targets_check(const clv_session_config *c, const clv_dataset *ds, c
 /* Appends the losses of several targets, with their outputs and weights; nothing if a record has
  * one label. */
 void clv_targets_describe(const clv_session_config *c, bool json, clv_bytes *out);
-/* Appends a note for each set and target, if all records of the set have the same class. */
+/* Fails with CLV_DATA_LOSS if no training record has a label of a target. d->train must be set. */
+clv_code clv_targets_check_labelled(const clv_session_config *c, const clv_run_data *d,
+                                    clv_err *err) CLV_USE_RESULT;
+/* Appends a note for each set and target, if no record of the set has a label of the target, or all
+ * that have one have the same class. */
 void clv_targets_note_sets(const clv_run_data *d, clv_bytes *notes);
 
 #endif

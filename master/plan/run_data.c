@@ -109,6 +109,7 @@ static clv_code make_table_options(const clv_session_config *c, clv_column_optio
                              .n_columns = d->table.n_columns,
                              .targets = targets,
                              .n_targets = clv_list_targets(c, targets),
+                             .split_target = d->split_target,
                              .query = d->table.query,
                              .query_seconds = (uint32_t)d->table.query_seconds,
                              .query_rows = d->table.query_rows,
@@ -376,6 +377,7 @@ clv_code clv_run_data_open(const clv_session_config *c, bool needs_train, clv_ru
   if (needs_train || !c->data.test.n) code = open_set(c, &train, &d.train, err);
   if (code == CLV_OK && c->data.test.n) code = open_set(c, &test, &d.test, err);
   if (code == CLV_OK && d.train) code = split_train_set(c, &d, err);
+  if (code == CLV_OK && d.train) code = clv_targets_check_labelled(c, &d, err);
   if (code == CLV_OK) code = learn_from_train(c, &train, &d, err);
   if (code == CLV_OK) code = encode_set(c, &d, &train, d.train, err);
   if (code == CLV_OK) code = encode_set(c, &d, &test, d.test, err);
@@ -418,6 +420,8 @@ static const char *describe_split(const clv_session_config *c, const clv_run_dat
   clv_split_kind session_kind = split_kinds[c->data.validation_split_by];
   clv_split_kind kind = clv_dataset_split_kind(d->train, session_kind);
   if (kind == CLV_SPLIT_GROUPS && session_kind != kind) return "in whole pages, drawn by the seed";
+  if (kind == CLV_SPLIT_STRATIFIED && c->data.split_target)
+    return "each class of data.validation.target by its share, drawn by the seed";
   return split_texts[kind];
 }
 

@@ -24,6 +24,7 @@ void clv_run_done(clv_run *r) {
   clv_policy_free(r->policy);
   clv_run_data_done(&r->data);
   free(r->class_weights);
+  free(r->weighted_targets);
   free(r->sampling_sums);
   clv_bytes_done(&r->dir);
   clv_bytes_done(&r->changes);

@@ -238,24 +238,52 @@ static size_t count_targets(const described_set sets[N_SETS]) {
   return ds ? clv_dataset_target_count(ds) : 0;
 }
 
-/* Appends a line for the target, such as "  died: 'no' 80, 'yes' 20 in training; 'no' 8, 'yes' 2 in
- * validation". */
+/* Returns how many records of a set have no label of a target. */
+static size_t count_unlabelled(const described_set *s, size_t target) {
+  size_t n = 0;
+  for (size_t i = 0; i < s->rows->n; i++)
+    n += !clv_dataset_has_target(s->ds, target, s->rows->index[i]);
+  return n;
+}
+
+/* Returns true if a target has classes to count, or some record of any set has no label of it. */
+static bool is_target_shown(const described_set sets[N_SETS], size_t target) {
+  bool is_shown = false;
+  for (size_t i = 0; i < N_SETS; i++)
+    if (sets[i].ds)
+      is_shown = is_shown || clv_dataset_target_class_count(sets[i].ds, target) ||
+                 count_unlabelled(&sets[i], target);
+  return is_shown;
+}
+
+/* Appends "'no' 80, 'yes' 20, without a label 3" of a set; "97 with a label, without a label 3" if
+ * the target is a number. */
+static clv_code append_target_counts(const described_set *s, size_t target, clv_bytes *line,
+                                     clv_err *err) {
+  CLV_AUTO(clv_freep) size_t *counts = NULL;
+  size_t n = clv_dataset_target_class_count(s->ds, target);
+  size_t n_unlabelled = count_unlabelled(s, target);
+  CLV_TRY(clv_alloc(n + 1, sizeof *counts, &counts, err));
+  count_target_records(s, target, counts, n);
+  for (size_t c = 0; c < CLV_MIN(n, (size_t)MAX_SHOWN_CLASSES); c++)
+    clv_bytes_printf(line, "%s'%s' %zu", c ? ", " : "",
+                     clv_dataset_target_class_name(s->ds, target, c), counts[c]);
+  if (n > MAX_SHOWN_CLASSES) append_remaining_classes(line, counts, n);
+  if (!n) clv_bytes_printf(line, "with a label %zu", s->rows->n - n_unlabelled);
+  if (n_unlabelled) clv_bytes_printf(line, ", without a label %zu", n_unlabelled);
+  return CLV_OK;
+}
+
+/* Appends "  died: 'no' 80, 'yes' 20 in training; 'no' 8, 'yes' 2 in validation". */
 static clv_code append_target(const described_set sets[N_SETS], size_t target, clv_bytes *out,
                               clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   const clv_dataset *ds = sets[0].ds ? sets[0].ds : sets[2].ds;
-  size_t n = clv_dataset_target_class_count(ds, target);
   clv_bytes_printf(&line, "  %s: ", clv_dataset_target_name(ds, target));
   for (size_t i = 0, n_shown = 0; i < N_SETS; i++) {
-    CLV_AUTO(clv_freep) size_t *counts = NULL;
-    CLV_TRY(clv_alloc(n, sizeof *counts, &counts, err));
     if (!sets[i].ds || !sets[i].rows->n) continue;
-    count_target_records(&sets[i], target, counts, n);
     clv_bytes_puts(&line, n_shown++ ? "; " : "");
-    for (size_t c = 0; c < CLV_MIN(n, (size_t)MAX_SHOWN_CLASSES); c++)
-      clv_bytes_printf(&line, "%s'%s' %zu", c ? ", " : "",
-                       clv_dataset_target_class_name(ds, target, c), counts[c]);
-    if (n > MAX_SHOWN_CLASSES) append_remaining_classes(&line, counts, n);
+    CLV_TRY(append_target_counts(&sets[i], target, &line, err));
     clv_bytes_printf(&line, " in %s", sets[i].name);
   }
   out->failed |= line.failed;
@@ -265,30 +293,39 @@ static clv_code append_target(const described_set sets[N_SETS], size_t target, c
   return CLV_OK;
 }
 
+/* Appends a member with the classes of a set and their records, [{"name":"no","records":80},...].
+ * The last one, without a name, has the records without a label, if there are any. */
+static clv_code append_target_set_json(const described_set *s, size_t target, clv_bytes *out,
+                                       clv_err *err) {
+  CLV_AUTO(clv_freep) size_t *counts = NULL;
+  size_t n = clv_dataset_target_class_count(s->ds, target);
+  size_t n_unlabelled = count_unlabelled(s, target);
+  CLV_TRY(clv_alloc(n + 1, sizeof *counts, &counts, err));
+  count_target_records(s, target, counts, n);
+  clv_bytes_printf(out, "%s\"%s\":[", out->data[out->len - 1] == '{' ? "" : ",", s->name);
+  for (size_t c = 0; c < n; c++) {
+    clv_bytes_puts(out, c ? ",{\"name\":" : "{\"name\":");
+    clv_bytes_add_json(out, clv_dataset_target_class_name(s->ds, target, c));
+    clv_bytes_printf(out, ",\"records\":%zu}", counts[c]);
+  }
+  if (n_unlabelled)
+    clv_bytes_printf(out, "%s{\"name\":null,\"records\":%zu}", n ? "," : "", n_unlabelled);
+  clv_bytes_puts(out, "]");
+  return CLV_OK;
+}
+
 /* Appends ,"targets":{"died":{"training":[{"name":"no","records":80},...],...},...}. */
 static clv_code append_targets_json(const described_set sets[N_SETS], clv_bytes *out,
                                     clv_err *err) {
   const clv_dataset *ds = sets[0].ds ? sets[0].ds : sets[2].ds;
   clv_bytes_puts(out, ",\"targets\":{");
   for (size_t k = 0, n_shown = 0; k < count_targets(sets); k++) {
-    size_t n = clv_dataset_target_class_count(ds, k);
-    if (!n) continue;
+    if (!is_target_shown(sets, k)) continue;
     clv_bytes_puts(out, n_shown++ ? "," : "");
     clv_bytes_add_json(out, clv_dataset_target_name(ds, k));
     clv_bytes_puts(out, ":{");
-    for (size_t i = 0; i < N_SETS; i++) {
-      CLV_AUTO(clv_freep) size_t *counts = NULL;
-      CLV_TRY(clv_alloc(n, sizeof *counts, &counts, err));
-      if (!sets[i].ds || !sets[i].rows->n) continue;
-      count_target_records(&sets[i], k, counts, n);
-      clv_bytes_printf(out, "%s\"%s\":[", out->data[out->len - 1] == '{' ? "" : ",", sets[i].name);
-      for (size_t c = 0; c < n; c++) {
-        clv_bytes_puts(out, c ? ",{\"name\":" : "{\"name\":");
-        clv_bytes_add_json(out, clv_dataset_target_class_name(ds, k, c));
-        clv_bytes_printf(out, ",\"records\":%zu}", counts[c]);
-      }
-      clv_bytes_puts(out, "]");
-    }
+    for (size_t i = 0; i < N_SETS; i++)
+      if (sets[i].ds && sets[i].rows->n) CLV_TRY(append_target_set_json(&sets[i], k, out, err));
     clv_bytes_puts(out, "}");
   }
   clv_bytes_puts(out, "}");
@@ -297,11 +334,10 @@ static clv_code append_targets_json(const described_set sets[N_SETS], clv_bytes 
 
 static clv_code describe_targets(const described_set sets[N_SETS], bool writes_json, clv_bytes *out,
                                  clv_err *err) {
-  const clv_dataset *ds = sets[0].ds ? sets[0].ds : sets[2].ds;
   bool has_title = false;
   if (writes_json) return count_targets(sets) ? append_targets_json(sets, out, err) : CLV_OK;
   for (size_t k = 0; k < count_targets(sets); k++) {
-    if (!clv_dataset_target_class_count(ds, k)) continue;
+    if (!is_target_shown(sets, k)) continue;
     if (!has_title) clv_bytes_puts(out, "records by class of each target\n");
     has_title = true;
     CLV_TRY(append_target(sets, k, out, err));

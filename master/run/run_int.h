@@ -115,8 +115,11 @@ typedef struct clv_run {
   bool describes_only; /* `plan`: prints also the tensors that privacy forbids, then fails */
   const clv_run_options *o;
   clv_run_data data;
-  /* class weights that replace loss.class_weights; NULL: the session does not have this key */
+  /* class weights that replace loss.class_weights and those of targets; NULL: the session does not
+   * have this key */
   double *class_weights;
+  /* [n_targets] targets of the session, with these weights; NULL: no target has the key */
+  clv_target_spec *weighted_targets;
   /* cumulative chances of the training records to be drawn; NULL: an epoch has each record once */
   double *sampling_sums;
   uint64_t n_omitted_records; /* records left out because they have values that are not finite */

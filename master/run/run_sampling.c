@@ -1,10 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * data.sampling and data.sampling_weights: training draws records with replacement.
+ * data.sampling, data.sampling_weights and data.sampling_target: training draws records with
+ * replacement.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "master/run/run_int.h"
+
+/* Makes the sums of chances by the classes of the target that the session names. */
+static clv_code make_sums_of_target(clv_run *r, clv_err *err) {
+  const clv_data_config *d = &r->config->data;
+  size_t k = 0;
+  while (strcmp(clv_dataset_target_name(r->data.train, k), d->sampling_target) != 0) k++;
+  return clv_sampling_sums_of_target(r->data.train, &r->data.train_rows, k,
+                                     d->sampling_weights.items, d->sampling_weights.n,
+                                     &r->sampling_sums, err);
+}
 
 clv_code clv_run_make_sampling(clv_run *r, clv_err *err) {
   const clv_data_config *d = &r->config->data;
@@ -15,6 +27,8 @@ clv_code clv_run_make_sampling(clv_run *r, clv_err *err) {
       d->sampling == CLV_SAMPLING_COLUMN
           ? clv_sampling_sums_of_column(r->data.train, &r->data.train_rows, &r->sampling_sums,
                                         &reason)
+      : d->sampling_target
+          ? make_sums_of_target(r, &reason)
           : clv_sampling_sums(r->data.train, &r->data.train_rows, d->sampling_weights.items,
                               d->sampling_weights.n, &r->sampling_sums, &reason);
   if (code == CLV_OK) return CLV_OK;

@@ -149,9 +149,9 @@ static const char *record_name(const void *user, size_t record) {
 
 /* ---- JSON of several targets ----------------------------------------------------------------- */
 
-/* Appends {"targets":{"died":{"loss":0.4,"auc":0.9},...}}. losses: [n_targets] mean
- * loss of each target. */
-static void append_json_targets(const clv_run *r, const double *losses, clv_bytes *out) {
+/* Appends {"targets":{"died":{"loss":0.4,"labelled":18,"auc":0.9},...}}. A target with
+ * `missing: mask` has the number of its labels. */
+static void append_json_targets(const clv_run *r, const clv_step_result *e, clv_bytes *out) {
   clv_bytes_puts(out, "{\"targets\":{");
   for (size_t i = 0; i < r->config->loss.n_targets; i++) {
     CLV_AUTO(clv_scores_done) clv_scores s = {0};
@@ -161,7 +161,9 @@ static void append_json_targets(const clv_run *r, const double *losses, clv_byte
     clv_scores_append_json(&s, class_name, &(name_source){r, i}, &json);
     clv_bytes_puts(out, out->data[out->len - 1] == '{' ? "" : ",");
     clv_bytes_add_json(out, r->config->loss.targets[i].name);
-    clv_bytes_printf(out, ":{\"loss\":%s", clv_json_number(losses[i], 9, number));
+    clv_bytes_printf(out, ":{\"loss\":%s", clv_json_number(e->target_losses[i], 9, number));
+    if (r->config->loss.targets[i].masks_missing)
+      clv_bytes_printf(out, ",\"labelled\":%llu", (unsigned long long)e->n_target_labels[i]);
     if (json.failed) out->failed = true;
     /* appends the members in `json` without the first brace; "{}" has no members */
     if (json.len > 2) clv_bytes_printf(out, ",%s", json.data + 1);
@@ -173,7 +175,7 @@ static void append_json_targets(const clv_run *r, const double *losses, clv_byte
 static void append_json_scores(const clv_run *r, const clv_step_result *e, const clv_scores *s,
                                clv_bytes *out) {
   if (r->config->loss.n_targets)
-    append_json_targets(r, e->target_losses, out);
+    append_json_targets(r, e, out);
   else
     clv_scores_append_json(s, class_name, &(name_source){r, 0}, out);
 }
@@ -265,6 +267,7 @@ static clv_code list_step_scores(const clv_run *r, const clv_step_result *e, clv
     const clv_target_spec *t = r->config->loss.n_targets ? &r->config->loss.targets[i] : NULL;
     scalar_list list = {ret, t ? t->name : NULL};
     CLV_TRY(clv_score_finish(r->scores[i], &s, err));
+    if (t && !e->n_target_labels[i]) continue;
     if (t) add_scalar(&list, "loss", e->target_losses[i]);
     if (t && s.n_classes) add_scalar(&list, "accuracy", s.values[CLV_VALUE_ACCURACY]);
     clv_scores_for_each(&s, add_scalar, &list);
@@ -329,8 +332,15 @@ static void append_target_texts(const clv_run *r, const clv_step_result *e, bool
     clv_bytes_puts(&name, r->config->loss.targets[i].name);
     if (name.failed) text->failed = true;
     if (!name.failed) clv_text_to_printable(name.data);
+    if (!e->n_target_labels[i]) {
+      clv_bytes_printf(text, "\n  %s: no record has a label", name.data ? name.data : "");
+      continue;
+    }
     clv_bytes_printf(text, "\n  %s: loss %s", name.data ? name.data : "",
                      clv_format_number("%.6f", e->target_losses[i], loss_text));
+    if (r->config->loss.targets[i].masks_missing)
+      clv_bytes_printf(text, " over %llu of %llu records",
+                       (unsigned long long)e->n_target_labels[i], (unsigned long long)e->samples);
     if (s.n_classes)
       clv_bytes_printf(text, ", accuracy %.2f %%", 100 * s.values[CLV_VALUE_ACCURACY]);
     append_score_text(r, i, with_table, &s, text);

@@ -8,6 +8,7 @@
  * than MAX_COLLECTED_BYTES are not collected unless the caller wants predictions: each batch is
  * evaluated when its output arrives.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +43,9 @@ typedef struct evaluation {
   bool collects_all_rows; /* `received_answers` has all rows; false: those of one batch */
   /* outputs and labels received; allocated with the first batch */
   answer_tensors received_answers;
-  double loss_sum, weight_sum; /* sums of weighted losses and of weights */
+  double loss_sum, weight_sum; /* sums of weighted losses and of weights; one label per record */
+  /* [n_targets] sums of the weighted losses of each target, and of the weights of its labels */
+  double target_loss_sums[CLV_MAX_TARGETS], target_weight_sums[CLV_MAX_TARGETS];
   /* [n_targets], or [1] if records have one label: scores that receive the predictions; NULL: no
    * scores are wanted */
   clv_score *const *scores;
@@ -214,49 +217,62 @@ static clv_code load_target_losses(clv_trainer *t, clv_err *err) {
   return CLV_OK;
 }
 
-/* Copies the outputs and labels of a target from the n rows after row `start` of received_answers.
- * column: first output of the target; x: [n][width] receives the outputs; y: [n] receives the
- * labels, f32, or i64 if they are classes. */
-static void copy_target(const evaluation *e, size_t target, size_t column, size_t start, size_t n,
-                        float *x, void *y) {
+/* The rows of one target that have a label, in arrays that their owner frees. */
+typedef struct labelled_rows {
+  float *x;          /* [n][width of the target] outputs */
+  void *y;           /* [n] labels: f32, or i64 if they are classes */
+  size_t n;          /* number of rows with a label */
+  double weight_sum; /* sum of the weights of the labels */
+} labelled_rows;
+
+static void labelled_rows_done(labelled_rows *r) {
+  free(r->x);
+  free(r->y);
+}
+
+/* Copies the outputs and labels of a target from those of the n rows after row `start` of
+ * received_answers that have a label. column: first output of the target. */
+static clv_code copy_target(const evaluation *e, size_t target, size_t column, size_t start,
+                            size_t n, labelled_rows *ret, clv_err *err) {
   const clv_tensor *outputs = e->received_answers.outputs, *labels = e->received_answers.y;
   const clv_target_spec *s = &e->t->config->loss.targets[target];
   size_t row_width = outputs->n / (size_t)outputs->shape.dim[0], width = clv_target_width(s);
+  int64_t *classes = NULL;
+  CLV_TRY(clv_alloc(n * width, sizeof *ret->x, &ret->x, err));
+  CLV_TRY(clv_alloc(n, sizeof *classes, &classes, err));
+  ret->y = classes;
   for (size_t i = 0; i < n; i++) {
-    memcpy(x + i * width, (const float *)outputs->data + (start + i) * row_width + column,
-           width * sizeof *x);
     float label =
         ((const float *)labels->data)[(start + i) * e->t->config->loss.n_targets + target];
+    if (isnan(label)) continue;
+    memcpy(ret->x + ret->n * width, (const float *)outputs->data + (start + i) * row_width + column,
+           width * sizeof *ret->x);
     if (s->n_classes)
-      ((int64_t *)y)[i] = (int64_t)label;
+      classes[ret->n++] = (int64_t)label;
     else
-      ((float *)y)[i] = label;
+      ((float *)ret->y)[ret->n++] = label;
+    ret->weight_sum += clv_target_label_weight(s, label);
   }
+  return CLV_OK;
 }
 
-/* Computes the loss of a target over n rows, in a separate context. column: first output of the
- * target. */
-static clv_code compute_target_loss(evaluation *e, size_t target, size_t column, size_t start,
-                                    size_t n, float *ret, clv_err *err) {
+/* Computes the loss of a target over rows that have a label, in a separate context. */
+static clv_code compute_target_loss(evaluation *e, size_t target, const labelled_rows *rows,
+                                    float *ret, clv_err *err) {
   clv_trainer *t = e->t;
   const clv_target_spec *s = &t->config->loss.targets[target];
   const cleave_context_options o = {.size = sizeof o, .evaluation = true};
-  CLV_AUTO(clv_freep) float *x = NULL;
-  CLV_AUTO(clv_freep) int64_t *y = NULL;
   cleave_reference in[2];
   cleave_context context;
   cleave_future loss;
-  CLV_TRY(clv_alloc(n * clv_target_width(s), sizeof *x, &x, err));
-  CLV_TRY(clv_alloc(n, sizeof *y, &y, err));
-  copy_target(e, target, column, start, n, x, y);
   const cleave_tensor outputs = {.dtype = CLEAVE_F32,
                                  .rank = 2,
-                                 .shape = {(int64_t)n, (int64_t)clv_target_width(s)},
-                                 .data = x},
+                                 .shape = {(int64_t)rows->n, (int64_t)clv_target_width(s)},
+                                 .data = rows->x},
                       labels = {.dtype = s->n_classes ? CLEAVE_I64 : CLEAVE_F32,
                                 .rank = s->n_classes ? 1 : 2,
-                                .shape = {(int64_t)n, s->n_classes ? 0 : 1},
-                                .data = y};
+                                .shape = {(int64_t)rows->n, s->n_classes ? 0 : 1},
+                                .data = rows->y};
   CLV_TRY_API(cleave_context_open(t->runtime, &o, &context, CLV_API_ERROR));
   CLV_TRY_API(cleave_leaf(t->runtime, context, &outputs, false, &in[0], CLV_API_ERROR));
   CLV_TRY_API(cleave_leaf(t->runtime, context, &labels, false, &in[1], CLV_API_ERROR));
@@ -268,22 +284,36 @@ static clv_code compute_target_loss(evaluation *e, size_t target, size_t column,
   return CLV_OK;
 }
 
-/* Adds the mean loss of each target over n rows, times n, to ret->target_losses. Sets *ret_loss to
- * the sum of these mean losses, each times its loss_weight. */
-static clv_code compute_target_losses(evaluation *e, size_t start, size_t n, double *ret_loss,
-                                      clv_step_result *ret, clv_err *err) {
+/* Adds the mean loss of each target over those of n rows that have a label, times the sum of their
+ * weights, to the sums of the evaluation. */
+static clv_code add_target_losses(evaluation *e, size_t start, size_t n, clv_step_result *ret,
+                                  clv_err *err) {
   const clv_session_config *c = e->t->config;
   size_t column = 0;
-  *ret_loss = 0;
   CLV_TRY(load_target_losses(e->t, err));
   for (size_t k = 0; k < c->loss.n_targets; k++) {
-    float loss;
-    CLV_TRY(compute_target_loss(e, k, column, start, n, &loss, err));
-    ret->target_losses[k] += loss * (double)n;
-    *ret_loss += c->loss.targets[k].loss_weight * loss;
+    CLV_AUTO(labelled_rows_done) labelled_rows rows = {0};
+    float loss = 0;
+    CLV_TRY(copy_target(e, k, column, start, n, &rows, err));
+    if (rows.n) CLV_TRY(compute_target_loss(e, k, &rows, &loss, err));
+    e->target_loss_sums[k] += (double)loss * rows.weight_sum;
+    e->target_weight_sums[k] += rows.weight_sum;
+    ret->n_target_labels[k] += rows.n;
     column += clv_target_width(&c->loss.targets[k]);
   }
   return CLV_OK;
+}
+
+/* Sets the mean losses of all targets and the loss, which is their sum, each times its loss_weight.
+ * A target without labels adds nothing. */
+static void finish_target_losses(const evaluation *e, clv_step_result *ret) {
+  const clv_session_config *c = e->t->config;
+  ret->loss = 0;
+  for (size_t k = 0; k < c->loss.n_targets; k++) {
+    bool has_labels = e->target_weight_sums[k] > 0;
+    ret->target_losses[k] = has_labels ? e->target_loss_sums[k] / e->target_weight_sums[k] : NAN;
+    if (has_labels) ret->loss += c->loss.targets[k].loss_weight * ret->target_losses[k];
+  }
 }
 
 /* ---- scores of an evaluation ----------------------------------------------------------------- */
@@ -296,17 +326,26 @@ static clv_code add_f32_record(const evaluation *e, size_t record, const float *
   return clv_score_add_targets(e->scores[0], record, outputs, labels, err);
 }
 
+/* Adds the outputs of a target and its label to the score of the target, unless the label is
+ * missing. */
+static clv_code add_target_of_record(const evaluation *e, size_t target, size_t record,
+                                     const float *outputs, float label, clv_err *err) {
+  clv_score *score = e->scores[target];
+  bool has_classes = e->t->config->loss.targets[target].n_classes > 0;
+  if (isnan(label)) return CLV_OK;
+  if (!clv_score_has_classes(score))
+    return clv_score_add_targets(score, record, outputs, &label, err);
+  int64_t class = has_classes ? (int64_t)label : label > 0.5f;
+  return clv_score_add(score, record, outputs, &class, 1, err);
+}
+
 /* Adds one record with several targets: the outputs and the label of each target to its score. */
 static clv_code add_targets_of_record(const evaluation *e, size_t record, const float *outputs,
                                       const float *labels, clv_err *err) {
   const clv_session_config *c = e->t->config;
   for (size_t k = 0; k < c->loss.n_targets; k++) {
-    const clv_target_spec *s = &c->loss.targets[k];
-    int64_t class = s->n_classes ? (int64_t)labels[k] : labels[k] > 0.5f;
-    CLV_TRY(clv_score_has_classes(e->scores[k])
-                ? clv_score_add(e->scores[k], record, outputs, &class, 1, err)
-                : clv_score_add_targets(e->scores[k], record, outputs, &labels[k], err));
-    outputs += clv_target_width(s);
+    CLV_TRY(add_target_of_record(e, k, record, outputs, labels[k], err));
+    outputs += clv_target_width(&c->loss.targets[k]);
   }
   return CLV_OK;
 }
@@ -340,16 +379,14 @@ static clv_code add_scores(const evaluation *e, const float *outputs, size_t sta
 static clv_code evaluate_rows(evaluation *e, size_t start, size_t n, clv_step_result *ret,
                               clv_err *err) {
   clv_trainer *t = e->t;
-  float batch_loss = 0;
-  double loss = 0;
+  float loss = 0;
   if (t->config->loss.n_targets)
-    CLV_TRY(compute_target_losses(e, start, n, &loss, ret, err));
+    CLV_TRY(add_target_losses(e, start, n, ret, err));
   else
-    CLV_TRY(compute_loss(e, start, n, &batch_loss, err));
-  if (!t->config->loss.n_targets) loss = (double)batch_loss;
+    CLV_TRY(compute_loss(e, start, n, &loss, err));
   const cleave_tensor outputs = clv_batch_rows(e->received_answers.outputs, start, n);
   double weight = clv_trainer_batch_weight(t, e->received_answers.y, start, n);
-  e->loss_sum += loss * weight;
+  e->loss_sum += (double)loss * weight;
   e->weight_sum += weight;
   ret->n_labelled += clv_trainer_count_labelled(t, e->received_answers.y, start, n);
   if (clv_trainer_has_accuracy(t))
@@ -443,8 +480,7 @@ static clv_code send_and_evaluate(evaluation *e, clv_step_result *ret, clv_err *
   }
   CLV_TRY(evaluate_collected_rows(e, ret, err));
   ret->loss = e->weight_sum > 0 ? e->loss_sum / e->weight_sum : 0;
-  for (size_t k = 0; k < e->t->config->loss.n_targets; k++)
-    ret->target_losses[k] = e->weight_sum > 0 ? ret->target_losses[k] / e->weight_sum : 0;
+  if (e->t->config->loss.n_targets) finish_target_losses(e, ret);
   return CLV_OK;
 }
 

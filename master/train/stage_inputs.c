@@ -24,17 +24,20 @@ clv_code clv_trainer_stage_inputs(clv_trainer *t, cleave_context context, uint32
   return CLV_OK;
 }
 
-/* Makes the leaves (input tensors) of the loss that have the labels of several targets. */
-static clv_code add_target_leaves(clv_trainer *t, cleave_context context, const cleave_tensor *y,
-                                  cleave_reference *in, uint32_t *n, clv_err *err) {
+/* Makes the leaves (input tensors) of the loss that have the labels of several targets. y: labels
+ * of the batch. */
+static clv_code add_target_leaves(clv_trainer *t, cleave_context context, const clv_sequences *s,
+                                  const clv_tensor *y, cleave_reference *in, uint32_t *n,
+                                  clv_err *err) {
   CLV_AUTO(clv_target_inputs_done) clv_target_inputs targets = {0};
-  CLV_TRY(clv_target_inputs_make(t->config, y->data, (size_t)y->shape[0], &targets, err));
+  const clv_target_labels labels = {y->data, (size_t)y->shape.dim[0], s->start, s->n};
+  CLV_TRY(clv_target_inputs_make(t->config, &labels, &targets, err));
   for (uint32_t k = 0; k < targets.n; k++) {
     bool has_numbers = !k && targets.n_numbers;
     const cleave_tensor leaf = {
         .dtype = has_numbers ? CLEAVE_F32 : CLEAVE_I64,
         .rank = has_numbers ? 2 : 1,
-        .shape = {y->shape[0], has_numbers ? (int64_t)targets.n_numbers : 0},
+        .shape = {(int64_t)s->n, has_numbers ? (int64_t)targets.n_numbers : 0},
         .data = (void *)(uintptr_t)targets.inputs[k]};
     CLV_TRY_API(cleave_leaf(t->runtime, context, &leaf, false, &in[(*n)++], CLV_API_ERROR));
   }
@@ -46,8 +49,8 @@ clv_code clv_trainer_loss_inputs(clv_trainer *t, cleave_context context, const c
                                  uint32_t *n, clv_err *err) {
   cleave_tensor rows;
   *n = 1;
+  if (t->config->loss.n_targets) return add_target_leaves(t, context, s, y, in, n, err);
   CLV_TRY(clv_trainer_pack_targets(t, s, y, &rows, err));
-  if (t->config->loss.n_targets) return add_target_leaves(t, context, &rows, in, n, err);
   CLV_TRY_API(cleave_leaf(t->runtime, context, &rows, false, &in[(*n)++], CLV_API_ERROR));
   return CLV_OK;
 }

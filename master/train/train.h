@@ -29,9 +29,10 @@ typedef struct clv_step_result {
   /* number of samples, or, if samples have a label per position, of positions whose label is not
    * ignored */
   uint64_t n_labelled;
-  /* evaluations with several targets: [n_targets] mean loss of each target, without its
-   * loss_weight */
+  /* evaluations with several targets: [n_targets] mean loss of each target over the records that
+   * have a label of it, without its loss_weight; NaN: no record has one */
   double target_losses[CLV_MAX_TARGETS];
+  uint64_t n_target_labels[CLV_MAX_TARGETS]; /* [n_targets] records that have a label of it */
   double grad_norm, lr;
   bool changed_weights; /* false: a loss or gradient was not finite, so the step was skipped */
   uint64_t wait_ns;     /* nanoseconds that the master waited for packets */

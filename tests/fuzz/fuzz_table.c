@@ -4,6 +4,7 @@
  * categories of columns) and a table. The other bits, and those of the second byte, are the table's
  * options. The values learnt from the first half of a table must encode the whole table. If bit 7
  * of the second byte is set, the input is instead a date format, in the first line, and a date.
+ * Bits 3 and 4: the table has two targets, and labels of them may be missing.
  */
 #include <math.h>
 
@@ -74,6 +75,7 @@ static void check_targets(clv_cell_table *t, const clv_learnt *l) {
   for (size_t i = 0; i < ds.count; i++)
     for (size_t k = 0; k < CLV_COUNT(targets); k++) {
       int64_t class = clv_dataset_target_class(&ds, k, i);
+      if (class < 0 && t->targets[k]->o.missing == CLV_MISSING_MASK) continue;
       NEVER(class < 0 || (size_t) class >= clv_dataset_target_class_count(&ds, k));
     }
   clv_learnt_targets_free(ds.targets, ds.n_targets);
@@ -120,6 +122,13 @@ static void check_date(const clv_bytes *text) {
     NEVER(parsed_again != floor(days));
 }
 
+/* Copies the columns. masks_missing: labels of the targets may be missing. */
+static void copy_columns(clv_column_options to[CLV_COUNT(columns)], bool masks_missing) {
+  memcpy(to, columns, sizeof columns);
+  for (size_t i = 0; i < CLV_COUNT(columns); i++)
+    if (masks_missing && columns[i].use == CLV_COLUMN_TARGET) to[i].missing = CLV_MISSING_MASK;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static const char *const set_names[CLV_SET_COUNT] = {"p1", "p2", "p3"};
   clv_err err = {0};
@@ -137,6 +146,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   if (data[1] & 128) return check_date(&text), 0;
   bool is_json = data[1] & 1, has_targets = data[1] & 8;
+  clv_column_options used_columns[CLV_COUNT(columns)];
+  copy_columns(used_columns, has_targets && data[1] & 16);
   clv_dataset_options o = {.inputs_path = is_json       ? "fuzz.jsonl"
                                           : data[0] & 2 ? "fuzz.tsv"
                                                         : "fuzz.csv",
@@ -145,7 +156,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                            .skips_labels = data[0] & 8,
                            .skips_broken = data[0] & 16,
                            .text = {.group = data[0] & 32 ? "id" : NULL},
-                           .table = {.columns = columns,
+                           .table = {.columns = used_columns,
                                      .n_columns = CLV_COUNT(columns) - !has_targets,
                                      .targets = targets,
                                      .n_targets = has_targets ? CLV_COUNT(targets) : 0,

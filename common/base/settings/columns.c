@@ -12,4 +12,4 @@ const char *const clv_date_part_names[] = {"year", "month", "weekday", NULL};
 const char *const clv_column_scale_names[] = {"standard", "min_max", "quantile",
                                               "log",      "none",    NULL};
 const char *const clv_missing_rule_names[] = {"refuse", "mean", "median", "most_frequent",
-                                              "value",  "own",  NULL};
+                                              "value",  "own",  "mask",   NULL};

@@ -302,6 +302,9 @@ typedef enum clv_missing_rule {
   CLV_MISSING_VALUE,         /* the value that the session file gives */
   /* CLV_COLUMN_CATEGORY, CLV_COLUMN_INDEX: missing values get a place of their own */
   CLV_MISSING_OWN,
+  /* CLV_COLUMN_TARGET, one of several: the record has no label of it, and its loss skips the record
+   */
+  CLV_MISSING_MASK,
 } clv_missing_rule;
 extern const char *const clv_missing_rule_names[];
 

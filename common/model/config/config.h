@@ -351,6 +351,9 @@ typedef struct clv_data_config {
   clv_split_by validation_split_by, limit_chosen_by;
   uint64_t folds, fold; /* fold `fold` of 1..folds is held back; folds 0: a fraction is */
   char *split_column;   /* for CLV_BY_TIME and CLV_BY_COLUMN: the table's column; NULL: not given */
+  /* for CLV_BY_CLASS: the one of several targets whose classes count; NULL: not given */
+  char *split_target;
+  clv_config_pos split_target_pos;
   /* for CLV_BY_COLUMN: values of the column for each set; n = 0: the usual names */
   clv_text_list training_values, validation_values, test_values;
   /* for CLV_BY_GROUP: column of the text table, or file with the group of each record */
@@ -364,7 +367,8 @@ typedef struct clv_data_config {
   clv_config_pos sampling_pos;
   clv_sampling_choice sampling;
   clv_number_list sampling_weights; /* chance of a record by its class; n = 0: not given */
-  uint64_t threads;                 /* threads that read and decode images */
+  char *sampling_target; /* the one of several targets whose classes count; NULL: not given */
+  uint64_t threads;      /* threads that read and decode images */
   struct {
     clv_config_pos pos;
     /* in pixels; resize 0: no resizing; crop 0: no cropping */
@@ -530,8 +534,11 @@ typedef struct clv_target_spec {
   char *name; /* name of the table's column */
   clv_loss_kind kind;
   uint64_t n_classes; /* key `classes`; 0: not given, the target is a number or a yes or no */
+  bool masks_missing; /* its column has `missing: mask`: the loss skips records without a label */
   double loss_weight; /* factor of this loss in the sum */
   double pos_weight;  /* factor of the terms of a binary loss whose label is 1 */
+  clv_number_list weight; /* weight of each class; n = 0: all 1 */
+  clv_class_weighting class_weights;
   double label_smoothing, beta, delta, quantile, gamma, specificity; /* as in `loss` */
   clv_config_pos scores_pos;
   clv_text_list scores;

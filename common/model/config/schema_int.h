@@ -138,8 +138,8 @@ clv_code clv_session_check_scores(const clv_session_config *c, clv_err *err) CLV
 /* ---- several targets (session_targets.c) ----------------------------------------------------- */
 
 /* Checks that the keys in loss.targets go with their losses, and that its names are those of the
- * columns of data.table with `as: target`. */
-clv_code clv_session_check_targets(const clv_session_config *c, clv_err *err) CLV_USE_RESULT;
+ * columns of data.table with `as: target`. Sets masks_missing of each target. */
+clv_code clv_session_check_targets(clv_session_config *c, clv_err *err) CLV_USE_RESULT;
 /* Returns the target with this name; NULL: there is none. */
 const clv_target_spec *clv_session_find_target(const clv_session_config *c, const char *name);
 

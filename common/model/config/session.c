@@ -116,7 +116,7 @@ static clv_code check_loss_keys(const clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code check_loss_options(const clv_session_config *c, clv_err *err) {
+static clv_code check_loss_options(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_loss_keys(c, err));
   CLV_TRY(clv_session_check_targets(c, err));
   CLV_TRY(clv_session_check_scores(c, err));

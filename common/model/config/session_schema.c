@@ -178,6 +178,10 @@ static const clv_row rows[] = {
     {.path = "data.validation.column", .kind = CLV_ROW_TEXT, .offset = AT(data.split_column), .pos_offset = AT(data.group_pos),
      .is_commented_out = true, .sample = "admitted", .is_place = true,
      .doc = "For by: time, the column with the time of a record, a number or a date. For by: column, the column with its set."},
+    {.path = "data.validation.target", .kind = CLV_ROW_TEXT, .offset = AT(data.split_target), .pos_offset = AT(data.split_target_pos),
+     .is_commented_out = true, .sample = "Outcome", .is_place = true,
+     .doc = "For by: stratified with several targets, the target whose classes keep their share, in a limit, too. Records "
+            "without a label of it keep theirs."},
     {.path = "data.validation.training", .kind = CLV_ROW_TEXTS, .offset = AT(data.training_values), .pos_offset = AT(data.group_pos), .max = 64,
      .is_commented_out = true, .sample = "[train]", .is_place = true,
      .doc = "For by: column, values of records to train on; train and training unless given."},
@@ -219,6 +223,10 @@ static const clv_row rows[] = {
     {.path = "data.sampling_weights", .kind = CLV_ROW_NUMBERS, .offset = AT(data.sampling_weights),
      .pos_offset = AT(data.sampling_pos), .max = 65536, .high = 1e30, .is_commented_out = true, .sample = "[1, 4]",
      .doc = "In place of sampling: the chance of a record of each class to be drawn, in proportion."},
+    {.path = "data.sampling_target", .kind = CLV_ROW_TEXT, .offset = AT(data.sampling_target),
+     .pos_offset = AT(data.sampling_pos), .is_commented_out = true, .sample = "Outcome", .is_place = true,
+     .doc = "For several targets: the target by whose classes sampling: balanced or sampling_weights draw. A record without "
+            "a label of it is drawn once in an epoch on average."},
     {.path = "data.packed", .kind = CLV_ROW_BOOL, .offset = AT(data.packed),
      .pos_offset = AT(data.packed_pos), .default_text = "false",
      .doc = "Sequences are computed one behind the other, separated by the input lengths, so "
@@ -322,7 +330,8 @@ static const clv_row rows[] = {
     {.path = "data.table.columns{}.missing", .kind = CLV_ROW_ENUM, .offset = COLUMN(missing),
      .names = clv_missing_rule_names, .default_text = "refuse",
      .doc = "Missing values: refuse; mean or median of training (numbers, dates); the most frequent; `value`; "
-            "own (categories and indexes: a place of its own)."},
+            "own (categories and indexes: a place of its own). Of one of several targets, mask: its loss and its "
+            "scores skip records without a label."},
     {.path = "data.table.columns{}.input", .kind = CLV_ROW_TEXT, .offset = COLUMN(input),
      .is_commented_out = true, .sample = "site", .doc = "For an index, the name of its input, which layers read by from; the column's unless given."},
     {.path = "data.table.columns{}.format", .kind = CLV_ROW_TEXT, .offset = COLUMN(format),
@@ -558,6 +567,11 @@ static const clv_row rows[] = {
     {.path = "loss.targets{}.pos_weight", .kind = CLV_ROW_NUMBER, .offset = TARGET(pos_weight),
      .excludes_low = true, .high = 1e6, .default_text = "1",
      .doc = "For bce_with_logits: factor of the terms of records whose label is 1, as PyTorch's pos_weight."},
+    {.path = "loss.targets{}.weight", .kind = CLV_ROW_NUMBERS, .offset = TARGET(weight), .max = 128, .high = 1e30,
+     .is_commented_out = true, .sample = "[1, 2.5]", .doc = "As loss.weight."},
+    {.path = "loss.targets{}.class_weights", .kind = CLV_ROW_ENUM, .offset = TARGET(class_weights),
+     .names = class_weights_names, .is_commented_out = true, .sample = "balanced",
+     .doc = "As loss.class_weights, of the training records that have a label of this target."},
     {.path = "loss.targets{}.label_smoothing", .kind = CLV_ROW_NUMBER, .offset = TARGET(label_smoothing),
      .high = 1, .default_text = "0", .doc = "As loss.label_smoothing."},
     {.path = "loss.targets{}.beta", .kind = CLV_ROW_NUMBER, .offset = TARGET(beta), .high = 1e6,

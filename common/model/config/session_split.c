@@ -66,6 +66,30 @@ static clv_code check_folds(const clv_session_config *c, clv_err *err) {
       "own way: set 32 hexadecimal digits, as openssl rand -hex 16 prints them");
 }
 
+/* Checks the keys that name one of several targets. */
+static clv_code check_named_targets(const clv_session_config *c, clv_err *err) {
+  const clv_data_config *d = &c->data;
+  bool has_targets = c->loss.kind == CLV_LOSS_TARGETS;
+  bool splits_by_class = clv_data_has_validation(d) && d->validation_split_by == CLV_BY_CLASS;
+  bool limits_by_class = (d->limit_train || d->limit_test) && d->limit_chosen_by == CLV_BY_CLASS;
+  if (d->split_target && !(has_targets && (splits_by_class || limits_by_class)))
+    return fail_at(c, d->split_target_pos, err, "data.validation.target goes with %s: remove it",
+                   has_targets
+                       ? "data.validation.by: stratified and a fraction or folds, or with a "
+                         "limit by: stratified"
+                       : "several targets (loss.kind: targets)");
+  if (!d->sampling_target) return CLV_OK;
+  if (!has_targets)
+    return fail_at(
+        c, d->sampling_pos, err,
+        "data.sampling_target goes with several targets (loss.kind: targets): remove it");
+  if (clv_data_samples(d) && d->sampling != CLV_SAMPLING_COLUMN) return CLV_OK;
+  return fail_at(
+      c, d->sampling_pos, err,
+      "data.sampling_target goes with data.sampling: balanced and data.sampling_weights: "
+      "set one of them, or remove it");
+}
+
 /* Checks data.sampling with the keys that contradict it. */
 static clv_code check_sampling(const clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
@@ -99,6 +123,7 @@ static clv_code check_sampling(const clv_session_config *c, clv_err *err) {
 
 clv_code clv_session_check_split(const clv_session_config *c, clv_err *err) {
   CLV_TRY(check_column(c, err));
+  CLV_TRY(check_named_targets(c, err));
   CLV_TRY(check_sampling(c, err));
   return check_folds(c, err);
 }

@@ -33,10 +33,13 @@ static const struct {
     [CLV_MISSING_VALUE] = {"inputs", INPUT_USES},
     [CLV_MISSING_OWN] = {"categories and indexes (a number has `indicator: true` for it)",
                          WORD_USES},
+    [CLV_MISSING_MASK] = {"targets, if a record has several (loss.kind: targets)",
+                          1u << CLV_COLUMN_TARGET},
 };
 
 static clv_code check_column(const clv_session_config *c, const clv_column_spec *s, clv_err *err) {
-  if (!(missing_rules[s->missing].accepted_uses & 1u << s->use))
+  bool masks_single_target = s->missing == CLV_MISSING_MASK && c->loss.kind != CLV_LOSS_TARGETS;
+  if (!(missing_rules[s->missing].accepted_uses & 1u << s->use) || masks_single_target)
     return fail_at(c, s->pos, err, "data.table.columns.%.80s.missing: %s goes with %s", s->name,
                    clv_missing_rule_names[s->missing], missing_rules[s->missing].uses_text);
   if (s->missing == CLV_MISSING_VALUE && !s->value)

@@ -85,6 +85,15 @@ static int list_numbers(const clv_session_config *c, clv_attr_value *values) {
   return n;
 }
 
+/* Makes the attribute of the weights of the classes. memory: gets the numbers, which the attribute
+ * refers to. */
+static clv_attr_value class_weights_value(const clv_number_list *weight,
+                                          float memory[CLV_MAX_CLASS_WEIGHTS]) {
+  int n = (int)CLV_MIN(weight->n, (size_t)CLV_MAX_CLASS_WEIGHTS);
+  for (int i = 0; i < n; i++) memory[i] = (float)weight->items[i];
+  return (clv_attr_value){.key = CLV_ATTR_CLASS_WEIGHTS, .n_numbers = n, .numbers = memory};
+}
+
 /* ---- several targets per record -------------------------------------------------------------- */
 
 /* Adds a node with a name that no other node has: "loss" and the index of the node. */
@@ -116,21 +125,28 @@ static clv_code add_scaled(clv_graph *g, int from, double factor, int *ret, clv_
   return add_node(g, "scale", &value, 1, &from, 1, ret, err);
 }
 
-/* Adds the term of pos_weight p to the node `loss`, which is binary cross entropy of logits x and
- * labels t: (p - 1) mean(t softplus(-x)). smooth_l1 with beta 0 against zeros computes the mean: it
- * is mean(|v|), and t softplus(-x) is never negative. No other op takes the mean over a batch. */
-static clv_code add_pos_weight(clv_graph *g, double pos_weight, int x, int t, int loss, int *ret,
-                               clv_err *err) {
+/* Adds the mean over the batch of node v [N, 1], whose values are not negative: smooth_l1 with beta
+ * 0 against zeros is mean(|v|). No other op takes the mean over a batch. finite: node of the shape
+ * of v, of which zeros are made. */
+static clv_code add_mean(clv_graph *g, int v, int finite, int *ret, clv_err *err) {
   const clv_attr_value zero = {.key = CLV_ATTR_FACTOR, .is_number = true, .number = 0},
                        beta = {.key = CLV_ATTR_BETA, .is_number = true, .number = 0};
+  int pair[2] = {v};
+  CLV_TRY(add_node(g, "scale", &zero, 1, &finite, 1, &pair[1], err));
+  return add_node(g, "smooth_l1", &beta, 1, pair, 2, ret, err);
+}
+
+/* Adds the term of pos_weight p to the node `loss`, which is binary cross entropy of logits x and
+ * labels t: (p - 1) mean(t softplus(-x)). */
+static clv_code add_pos_weight(clv_graph *g, double pos_weight, int x, int t, int loss, int *ret,
+                               clv_err *err) {
   int minus_x, term, pair[2];
   if (pos_weight == 1) return *ret = loss, CLV_OK;
   CLV_TRY(add_scaled(g, x, -1, &minus_x, err));
   CLV_TRY(add_node(g, "softplus", NULL, 0, &minus_x, 1, &pair[0], err));
   pair[1] = t;
   CLV_TRY(add_node(g, "mul", NULL, 0, pair, 2, &pair[0], err));
-  CLV_TRY(add_node(g, "scale", &zero, 1, &t, 1, &pair[1], err));
-  CLV_TRY(add_node(g, "smooth_l1", &beta, 1, pair, 2, &term, err));
+  CLV_TRY(add_mean(g, pair[0], t, &term, err));
   CLV_TRY(add_scaled(g, term, pos_weight - 1, &pair[1], err));
   pair[0] = loss;
   return add_node(g, "add", NULL, 0, pair, 2, ret, err);
@@ -140,16 +156,75 @@ static clv_code add_pos_weight(clv_graph *g, double pos_weight, int x, int t, in
  * t: node of its labels. */
 static clv_code add_target_loss(clv_graph *g, const clv_target_spec *s, int x, int t, int *ret,
                                 clv_err *err) {
-  clv_attr_value values[CLV_COUNT(number_keys)];
+  clv_attr_value values[CLV_COUNT(number_keys) + 1];
+  float class_weights[CLV_MAX_CLASS_WEIGHTS];
   const int in[2] = {x, t};
   int n = 0;
   for (size_t i = 0; i < CLV_COUNT(number_keys); i++)
     if (clv_loss_row_of(s->kind)->keys & number_keys[i].key)
       values[n++] =
           number_value(number_keys[i].attr, (const char *)s, number_keys[i].target_offset);
+  if (s->weight.n) values[n++] = class_weights_value(&s->weight, class_weights);
   CLV_TRY(add_node(g, clv_loss_name(s->kind), values, n, in, 2, ret, err));
   return add_pos_weight(g, s->pos_weight, x, t, *ret, ret, err);
 }
+
+/* ---- targets without a label in some records ------------------------------------------------- */
+
+size_t clv_target_mask_width(const clv_target_spec *s) {
+  bool has_weights = s->weight.n || s->class_weights;
+  if (clv_loss_row_of(s->kind)->keys & CLV_LOSS_KEY_IGNORE_INDEX)
+    return s->masks_missing || has_weights;
+  return s->masks_missing ? 2 : 0;
+}
+
+size_t clv_targets_number_width(const clv_session_config *c) {
+  size_t n = 0;
+  for (size_t i = 0; i < c->loss.n_targets; i++)
+    n += !c->loss.targets[i].n_classes + clv_target_mask_width(&c->loss.targets[i]);
+  return n;
+}
+
+/* Output that replaces that of a record without a label, if the factor of the batch is 1. With the
+ * label 0, loss and gradient of this output are 0: exp and sigmoid of it are 0 in f64, too. Other
+ * losses have that at 0. */
+static double find_harmless_output(clv_loss_kind kind) {
+  return kind == CLV_LOSS_BCE_WITH_LOGITS || kind == CLV_LOSS_POISSON ? -1000 : 0;
+}
+
+/* Adds the outputs x of a target with those of records without a label replaced. is_labelled: node
+ * [N, 1] of 0 and 1; factor: node [N, 1] of numbers from 1 on. */
+static clv_code add_harmless_outputs(clv_graph *g, const clv_target_spec *s, int x, int is_labelled,
+                                     int factor, int *ret, clv_err *err) {
+  const clv_attr_value harmless = {
+      .key = CLV_ATTR_FACTOR, .is_number = true, .number = find_harmless_output(s->kind)};
+  int in[3] = {is_labelled, x};
+  if (clv_target_width(s) > 1)
+    return add_node(g, "mul", NULL, 0, (int[]){x, is_labelled}, 2, ret, err);
+  CLV_TRY(add_node(g, "scale", &harmless, 1, &factor, 1, &in[2], err));
+  return add_node(g, "where", NULL, 0, in, 3, ret, err);
+}
+
+/* Adds the loss of a target, without its loss_weight: the sum over the records of a micro-batch
+ * that have a label, divided so that the mean over the micro-batches is the mean, by the weights of
+ * the classes, over the labelled records of the batch. numbers: node of the f32 input; mask: its
+ * first column for this target (see clv_target_inputs). */
+static clv_code add_masked_loss(clv_graph *g, const clv_target_spec *s, int x, int t, int numbers,
+                                size_t mask, int *ret, clv_err *err) {
+  size_t width = clv_target_mask_width(s);
+  int is_labelled, factor, pair[2];
+  if (!width) return add_target_loss(g, s, x, t, ret, err);
+  CLV_TRY(add_columns(g, numbers, mask + width - 1, 1, &factor, err));
+  if (width == 2) {
+    CLV_TRY(add_columns(g, numbers, mask, 1, &is_labelled, err));
+    CLV_TRY(add_harmless_outputs(g, s, x, is_labelled, factor, &x, err));
+  }
+  CLV_TRY(add_target_loss(g, s, x, t, &pair[0], err));
+  CLV_TRY(add_mean(g, factor, factor, &pair[1], err));
+  return add_node(g, "mul", NULL, 0, pair, 2, ret, err);
+}
+
+/* ---- the sum of the losses of all targets ---------------------------------------------------- */
 
 /* Adds the input for the labels of a target with classes, [batch] i64. */
 static clv_code add_class_input(clv_graph *g, size_t target, int64_t batch, int *ret,
@@ -167,11 +242,11 @@ static size_t count_targets_without_classes(const clv_session_config *c) {
 }
 
 /* Adds the inputs of the graph. *prediction: node of the predictions of all targets; *numbers: node
- * of the labels that are no classes, unchanged if there are none; classes: [n_targets] nodes of the
- * labels of targets with classes. */
+ * of the labels that are no classes and of the masks, unchanged if there are none; classes:
+ * [n_targets] nodes of the labels of targets with classes. */
 static clv_code add_target_inputs(clv_graph *g, const clv_session_config *c, clv_shape pred,
                                   int *prediction, int *numbers, int *classes, clv_err *err) {
-  size_t n_numbers = count_targets_without_classes(c);
+  size_t n_numbers = clv_targets_number_width(c);
   CLV_TRY(clv_graph_add_input(g, "prediction", CLV_F32, &pred, prediction, err));
   if (n_numbers)
     CLV_TRY(clv_graph_add_input(g, "target", CLV_F32, &CLV_SHAPE(pred.dim[0], (int64_t)n_numbers),
@@ -195,19 +270,20 @@ static clv_code check_outputs(const clv_session_config *c, const clv_shape *pred
 static clv_code add_all_targets(clv_graph *g, const clv_session_config *c, clv_shape pred,
                                 clv_err *err) {
   int classes[CLV_MAX_TARGETS] = {0}, prediction, numbers = -1, sum = -1;
-  size_t column = 0, number = 0;
+  size_t column = 0, number = 0, mask = count_targets_without_classes(c);
   CLV_TRY(add_target_inputs(g, c, pred, &prediction, &numbers, classes, err));
   for (size_t i = 0; i < c->loss.n_targets; i++) {
     const clv_target_spec *s = &c->loss.targets[i];
     int x, t = classes[i], loss;
     CLV_TRY(add_columns(g, prediction, column, clv_target_width(s), &x, err));
     if (!s->n_classes) CLV_TRY(add_columns(g, numbers, number++, 1, &t, err));
-    CLV_TRY(add_target_loss(g, s, x, t, &loss, err));
+    CLV_TRY(add_masked_loss(g, s, x, t, numbers, mask, &loss, err));
     CLV_TRY(add_scaled(g, loss, s->loss_weight, &loss, err));
     const int both[2] = {sum, loss};
     if (i) CLV_TRY(add_node(g, "add", NULL, 0, both, 2, &loss, err));
     sum = loss;
     column += clv_target_width(s);
+    mask += clv_target_mask_width(s);
   }
   return CLV_OK;
 }
@@ -249,16 +325,12 @@ clv_code clv_session_make_loss_graph(const clv_session_config *config, const clv
     return make_targets_graph(config, pred, batch, ret, err);
   const char *kind = clv_loss_name(config->loss.kind);
   float class_weights[CLV_MAX_CLASS_WEIGHTS];
-  int weights = (int)CLV_MIN(config->loss.weight.n, CLV_COUNT(class_weights));
   clv_attr_value values[CLV_COUNT(number_keys) + 2];
   unsigned keys = clv_loss_row_of(config->loss.kind)->keys;
   int n = list_numbers(config, values);
   if (keys & CLV_LOSS_KEY_IGNORE_INDEX)
     values[n++] = (clv_attr_value){
         .key = CLV_ATTR_IGNORE_INDEX, .n_ints = 1, .ints = {(int64_t)config->loss.ignore_index}};
-  for (int i = 0; i < weights; i++) class_weights[i] = (float)config->loss.weight.items[i];
-  if (weights)
-    values[n++] = (clv_attr_value){
-        .key = CLV_ATTR_CLASS_WEIGHTS, .n_numbers = weights, .numbers = class_weights};
+  if (config->loss.weight.n) values[n++] = class_weights_value(&config->loss.weight, class_weights);
   return make_loss_graph(kind, values, n, pred, batch, ret, err);
 }

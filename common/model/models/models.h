@@ -107,12 +107,20 @@ clv_code clv_loss_make_graph(const char *kind, const clv_shape *pred, int64_t ba
  * options. */
 clv_code clv_session_make_loss_graph(const clv_session_config *config, const clv_shape *pred,
                                      int64_t batch, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
+/* Returns how many columns a target adds to the f32 input of the loss of several targets, which say
+ * where labels are missing and what the others weigh: 0 if no label may be missing and all weigh
+ * alike, 1 for losses with ignore_index, else 2. */
+size_t clv_target_mask_width(const clv_target_spec *s);
+/* Returns the width of the f32 input of the loss of several targets: one column for each target
+ * without classes, then the columns of clv_target_mask_width of each target. */
+size_t clv_targets_number_width(const clv_session_config *c);
 /* Builds the graph of the loss of one target (loss.targets), without its loss_weight. Inputs:
  * predictions [batch, width of the target] f32, and labels [batch, 1] f32 or, of classes, [batch]
  * i64. The graph that clv_session_make_loss_graph builds for several targets is the sum of all,
  * each times its loss_weight. Its inputs are the predictions of all targets, [N, widths]; then, if
- * there are any, the labels that are numbers, [N, numbers] f32; then the classes [N] i64 of each
- * target that has classes. */
+ * there are any, the labels that are numbers and the masks, [N, clv_targets_number_width] f32; then
+ * the classes [N] i64 of each target that has classes. clv_target_inputs (plan.h) says what masks
+ * are. */
 clv_code clv_target_make_loss_graph(const clv_session_config *config, size_t target, int64_t batch,
                                     clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 

@@ -250,7 +250,7 @@ def faults_of_targets_are_refused_with_their_place():
         assert done.returncode == code and re.search(text, done.stderr), (text, done.returncode, done.stderr)
 
     row = "p4,0,0,0,0,{},{},{},{}\n"
-    refused(r"bad\.csv:6:16: the target 'died' is missing", 7, csv_line=row.format("low", "", 1, 2))
+    refused(r"bad\.csv:6:16: the target 'died' is missing: set `missing: mask` of its column", 7, csv_line=row.format("low", "", 1, 2))
     refused(r"bad\.csv:6:16: column 'died' has 'maybe', which is no boolean", 7, csv_line=row.format("low", "maybe", 1, 2))
     refused(r"bad\.csv:6:20: column 'days in bed' has 'long', which is no number", 7, csv_line=row.format("low", "yes", "long", 2))
     refused(r"bad\.yaml:\d+:\d+: .*'grade' has 4 classes, up to 'odd', and loss.targets says classes: 3", 3, csv_line=row.format("odd", "yes", 1, 2))
@@ -259,10 +259,260 @@ def faults_of_targets_are_refused_with_their_place():
     refused(r"bad\.yaml:\d+:\d+: .*best: loss.targets has no 'dead'", 3, body().replace("validation.died", "validation.dead"))
 
 
+# ---- labels that are missing ---------------------------------------------------------------------
+
+MASKED = {"ce": f"{{kind: cross_entropy, classes: 3, label_smoothing: {SMOOTHING}, scores: [f1, auc, confusion]}}",
+          "fo": "{kind: focal, classes: 3, gamma: 1.5, loss_weight: 0.5}", "nl": "{kind: nll, classes: 3}",
+          "lo": f"{{kind: bce_with_logits, pos_weight: {POS_WEIGHT}, scores: [auc, average_precision]}}",
+          "pr": "{kind: bce, loss_weight: 2}", "ms": "{kind: mse, scores: [mae, r2]}", "sm": "{kind: smooth_l1, beta: 0.5}",
+          "hu": "{kind: huber, delta: 0.3}", "qu": "{kind: quantile, quantile: 0.3}", "po": "{kind: poisson, loss_weight: 0.25}"}
+MASKED_WEIGHTS = {"fo": 0.5, "pr": 2.0, "po": 0.25}
+CLASSES, LABELS = ("ce", "fo", "nl"), ("lo", "pr")
+
+
+def masked_table(n, seed):
+    """(inputs, labels by target with NaN where one is missing): no record of the first batch has a
+    label of ce, lo and ms, and two of five others are missing."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, WIDTH)).astype("f4").round(4)
+    y = {}
+    for t in MASKED:
+        y[t] = (rng.integers(0, 3, n) if t in CLASSES else rng.integers(0, 2, n) if t in LABELS else rng.poisson(1.5, n)).astype("f8")
+        y[t][rng.random(n) < 0.4] = np.nan
+        if t in ("ce", "lo", "ms"):
+            y[t][:BATCH] = np.nan
+    return x, y
+
+
+def write_masked(path, x, y):
+    def cell(t, v, i):
+        if np.isnan(v):
+            return ("", "NA")[i % 2]
+        return GRADES[int(v)] if t in CLASSES else ("no", "yes")[int(v)] if t in LABELS else f"{v:g}"
+
+    with open(path, "w", newline="") as f:
+        rows = csv.writer(f)
+        rows.writerow(["id", *(f"x{k}" for k in range(WIDTH)), *y])
+        for i, r in enumerate(x):
+            rows.writerow([f"p{i}", *(f"{v:.4f}" for v in r), *(cell(t, v[i], i) for t, v in y.items())])
+
+
+def masked_body(missing="mask", train="masked.csv", steps=STEPS, at="w1"):
+    text = body(steps, "".join(f"    {t}: {spec}\n" for t, spec in MASKED.items()))
+    for t in WEIGHTS:
+        text = text.replace(f"      {t}: {{as: target}}\n", "")
+    text = text.replace("      id: {as: id}\n", "      id: {as: id}\n" + "".join(f"      {t}: {{as: target, missing: {missing}}}\n" for t in MASKED))
+    text = text.replace("{op: linear, out: 6}", "{op: linear, out: 16}, {op: sigmoid}").replace("validation.died.auc", "validation.lo.auc")
+    return text.replace("[train.csv]", f"[{train}]").replace("[test.csv]", "[masked-tests.csv]").replace("at: w1", f"at: {at}")
+
+
+def masked_losses(z, y, weights):
+    """Losses by target of outputs z, each the mean over the records that have a label, or 0.
+    weights: those of the classes, by target."""
+    import torch
+    import torch.nn.functional as F
+    found, at = {}, 0
+    for t in MASKED:
+        width = 3 if t in CLASSES else 1
+        known = ~torch.isnan(y[t])
+        x, l = z[known, at:at + width], y[t][known]
+        at += width
+        if not len(l):
+            found[t] = 0 * z.sum()
+            continue
+        v, error = x[:, 0], l - x[:, 0]
+        nll = lambda: F.cross_entropy(x, l.long(), reduction="none")
+        w = torch.tensor(weights.get(t, [1, 1, 1]), dtype=z.dtype)
+        share = lambda: w[l.long()] / w[l.long()].sum()
+        found[t] = {"ce": lambda: F.cross_entropy(x, l.long(), weight=w, label_smoothing=SMOOTHING),
+                    "fo": lambda: ((1 - torch.exp(-nll())) ** 1.5 * nll() * share()).sum(), "nl": lambda: F.nll_loss(x, l.long()),
+                    "lo": lambda: F.binary_cross_entropy_with_logits(v, l, pos_weight=torch.tensor(POS_WEIGHT, dtype=z.dtype)),
+                    "pr": lambda: F.binary_cross_entropy(v, l), "ms": lambda: F.mse_loss(v, l),
+                    "sm": lambda: F.smooth_l1_loss(v, l, beta=0.5), "hu": lambda: F.huber_loss(v, l, delta=0.3),
+                    "qu": lambda: torch.maximum(0.3 * error, -0.7 * error).mean(), "po": lambda: F.poisson_nll_loss(v, l)}[t]()
+    return found
+
+
+def masked_outcome(state, weights={}):
+    """As outcome, for the tables with missing labels; the sum of a step is of per-target means."""
+    import torch
+    import torch.nn.functional as F
+    from sklearn import metrics
+    p = {k: torch.from_numpy(v.astype("f8")).requires_grad_() for k, v in state.items()}
+
+    def forward(x):
+        h = F.relu(F.linear(torch.from_numpy(x.astype("f8")), p["0.weight"], p["0.bias"]))
+        h = F.relu(F.linear(h, p["2.weight"], p["2.bias"]))
+        return torch.sigmoid(F.linear(h, p["4.weight"], p["4.bias"]))
+
+    optimiser = torch.optim.SGD(list(p.values()), lr=RATE)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda t: (9 - t) / 8 if t else 0.0)
+    total = []
+    for step in range(STEPS):
+        at = step * BATCH % KEPT
+        found = masked_losses(forward(MX[at:at + BATCH]), {k: torch.from_numpy(v[at:at + BATCH]) for k, v in MY.items()}, weights)
+        loss = sum(MASKED_WEIGHTS.get(k, 1.0) * v for k, v in found.items())
+        total.append(loss.item())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    with torch.no_grad():
+        z = forward(MASKED_TEST_X)
+        found = {k: {"loss": v.item()} for k, v in masked_losses(z, {k: torch.from_numpy(v) for k, v in MASKED_TEST_Y.items()}, weights).items()}
+    known = {k: ~np.isnan(v) for k, v in MASKED_TEST_Y.items()}
+    z, y = z.numpy(), {k: v[known[k]] for k, v in MASKED_TEST_Y.items()}
+    prob = np.exp(z[known["ce"], :3]) / np.exp(z[known["ce"], :3]).sum(1, keepdims=True)
+    lo, ms = z[known["lo"], 9], z[known["ms"], 11]
+    found["ce"].update(accuracy=metrics.accuracy_score(y["ce"], prob.argmax(1)), auc=metrics.roc_auc_score(y["ce"], prob, multi_class="ovr"))
+    found["lo"].update(auc=metrics.roc_auc_score(y["lo"], lo), average_precision=metrics.average_precision_score(y["lo"], lo))
+    found["ms"].update(mae=metrics.mean_absolute_error(y["ms"], ms), r2=metrics.r2_score(y["ms"], ms))
+    return total, {k: v.tolist() for k, v in p.items()}, found
+
+
+def trained_masked_session():
+    """The session of the tables with missing labels, which has a run."""
+    path = os.path.join(cluster.dir, "masked.yaml")
+    if not os.path.exists(path):
+        cluster.trained("masked", masked_body(), STEPS)
+    return path
+
+
+@suite.test
+def losses_and_scores_without_some_labels_equal_torch_and_sklearn():
+    state = arrays(cluster.trained("masked-first", masked_body(steps=1), 1)[0])
+    inputs = {**state, "x": MX, "test x": MASKED_TEST_X, **{f"y {k}": v for k, v in MY.items()}, **{f"test {k}": v for k, v in MASKED_TEST_Y.items()}}
+    losses, after, found = golden.numbers("targets_masked", inputs, lambda: masked_outcome(state))
+    values, log, said = cluster.trained("masked", masked_body(), STEPS)
+    assert_close([json.loads(line)["loss"] for line in log.splitlines()], losses)
+    for name, v in arrays(values).items():
+        assert_close(v, after[name])
+    assert cluster.trained("masked-here", masked_body(at="master"), STEPS)[0] == values
+    session = cluster.session("masked-resumed", masked_body())
+    for more in (["--max-steps", "2"], ["--resume"]):
+        done = cluster.train(session, *more)
+        assert done.returncode == 0, done.stderr
+    assert checkpoint_tensors(os.path.join(cluster.dir, "runs/masked-resumed"), STEPS) == checkpoint_tensors(os.path.join(cluster.dir, "runs/masked"), STEPS)
+    test = evaluations("masked")[-1]
+    assert_close(test["loss"], sum(MASKED_WEIGHTS.get(k, 1) * v["loss"] for k, v in found.items()))
+    for target, want in found.items():
+        got = test["scores"]["targets"][target]
+        n = int((~np.isnan(MASKED_TEST_Y[target])).sum())
+        assert got["labelled"] == n and f"\n  {target}: loss {got['loss']:.6f} over {n} of {TESTS} records" in said, (target, got, said)
+        for score, number in want.items():
+            assert_close(got[score], number)
+    assert sum(map(sum, test["scores"]["targets"]["ce"]["confusion"])) == test["scores"]["targets"]["ce"]["labelled"]
+
+
+@suite.test
+def masks_without_a_missing_label_change_no_bit():
+    full = {t: np.nan_to_num(v) for t, v in MY.items()}
+    write_masked(os.path.join(cluster.dir, "t/full.csv"), MX, full)
+    masked = cluster.trained("full-masked", masked_body(train="full.csv"), STEPS)[0]
+    text = masked_body("refuse", "full.csv").replace("masked-tests.csv", "full.csv")
+    assert cluster.trained("full", text, STEPS)[0] == masked
+
+
+@suite.test
+def records_without_labels_are_counted_predicted_and_reported():
+    session, out = trained_masked_session(), os.path.join(cluster.dir, "masked.csv")
+    done = master("check", session, cwd=cluster.dir)
+    missing = np.isnan(MY["ms"][:KEPT]).sum()
+    n = [np.sum(MY["ce"][:KEPT] == c) for c in range(3)]
+    assert f"  ms: with a label {KEPT - missing}, without a label {missing} in training; " in done.stdout, done.stdout + done.stderr
+    assert f"  ce: 'high' {n[0]}, 'low' {n[1]}, 'none' {n[2]}, without a label {KEPT - sum(n)} in training; " in done.stdout, done.stdout
+    found = json.loads(master("check", session, "--json", cwd=cluster.dir).stdout.splitlines()[-1])["targets"]
+    assert found["ms"]["training"] == [{"name": None, "records": missing}] and found["ce"]["training"][-1] == {"name": None, "records": KEPT - sum(n)}, found
+    assert "labels: a record without labels (missing: mask) has shorter gradients" in done.stdout and "weight of a target" not in done.stdout, done.stdout
+    done = master("predict", session, "--output", out, cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    with open(out, newline="") as f:
+        rows = list(csv.DictReader(f))
+    assert len(rows) == TESTS and all(r[t] != "" for r in rows for t in MASKED), rows[0]
+    done = master("eval", session, "--json", "--intervals", cwd=cluster.dir)
+    lo = json.loads(done.stdout.splitlines()[-1])["scores"]["targets"]["lo"]
+    assert lo["intervals"]["auc"][0] <= lo["auc"] <= lo["intervals"]["auc"][1], lo
+    page = os.path.join(cluster.dir, "masked.html")
+    assert master("report", os.path.join(cluster.dir, "runs/masked"), "--output", page, cwd=cluster.dir).returncode == 0
+    with open(page) as f:
+        assert "lo: labelled" in f.read()
+
+
+@suite.test
+def sets_without_any_label_of_a_target_are_refused_or_named():
+    none = {**MY, "hu": np.full(RECORDS, np.nan), "nl": np.full(RECORDS, np.nan)}
+    write_masked(os.path.join(cluster.dir, "t/none.csv"), MX, none)
+    done = master("check", cluster.session("none", masked_body(train="none.csv")), cwd=cluster.dir)
+    assert done.returncode == 7 and re.search(r"none\.yaml:\d+:5: data.train: none of its 24 records has a label of target 'nl'", done.stderr), done.stderr
+    session = trained_masked_session()
+    done = master("eval", session, "--set", "data.test=[none.csv]", cwd=cluster.dir)
+    assert done.returncode == 0 and "data.test: none of its 32 records has a label of target 'hu', so it has no loss" in done.stdout + done.stderr, done.stdout + done.stderr
+    assert "\n  hu: no record has a label" in done.stdout and "\n  nl: no record has a label" in done.stdout, done.stdout
+
+
+WEIGHED = "[1, 2.5, 0.5]"
+
+
+def weighed_body(at="w1"):
+    """The session of the tables with missing labels, with weights of the classes of ce and fo."""
+    text = masked_body(at=at).replace("ce: {kind: cross_entropy", f"ce: {{weight: {WEIGHED}, kind: cross_entropy")
+    return text.replace("fo: {kind: focal", "fo: {class_weights: balanced, kind: focal")
+
+
+@suite.test
+def weights_of_the_classes_of_targets_equal_torch():
+    known = MY["fo"][:KEPT][~np.isnan(MY["fo"][:KEPT])]
+    counts = np.bincount(known.astype("i8"), minlength=3)
+    weights = {"ce": json.loads(WEIGHED), "fo": (len(known) / (3 * counts)).tolist()}
+    state = arrays(cluster.trained("weighed-first", masked_body(steps=1), 1)[0])
+    inputs = {**state, "x": MX, "test x": MASKED_TEST_X, **{f"y {k}": v for k, v in MY.items()}, **{f"weights {k}": np.array(v) for k, v in weights.items()}}
+    losses, after, found = golden.numbers("targets_weighed", inputs, lambda: masked_outcome(state, weights))
+    values, log, _ = cluster.trained("weighed", weighed_body(), STEPS)
+    assert_close([json.loads(line)["loss"] for line in log.splitlines()], losses)
+    for name, v in arrays(values).items():
+        assert_close(v, after[name])
+    test = evaluations("weighed")[-1]["scores"]["targets"]
+    for target in ("ce", "fo", "ms"):
+        assert_close(test[target]["loss"], found[target]["loss"])
+    # eval has no training records, and takes the weights of the run
+    done = master("eval", os.path.join(cluster.dir, "weighed.yaml"), "--json", cwd=cluster.dir)
+    assert_close(json.loads(done.stdout.splitlines()[-1])["scores"]["targets"]["fo"]["loss"], found["fo"]["loss"])
+    with open(os.path.join(cluster.dir, "runs/weighed/session.effective.yaml")) as f:
+        assert "class_weights" not in f.read()
+    done = master("predict", os.path.join(cluster.dir, "weighed.yaml"), "--output", os.path.join(cluster.dir, "weighed.csv"), cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    done = master("plan", os.path.join(cluster.dir, "weighed.yaml"), cwd=cluster.dir)
+    assert "labels: weight of a target in loss.targets makes gradients of some classes longer" in done.stdout, done.stdout
+    session = cluster.session("weighed-resumed", weighed_body())
+    for more in (["--max-steps", "2"], ["--resume"]):
+        done = cluster.train(session, *more)
+        assert done.returncode == 0, done.stderr
+    assert checkpoint_tensors(os.path.join(cluster.dir, "runs/weighed-resumed"), STEPS) == checkpoint_tensors(os.path.join(cluster.dir, "runs/weighed"), STEPS)
+
+
+@suite.test
+def records_are_drawn_and_held_back_by_the_classes_of_a_target():
+    text = masked_body().replace("fraction: 0.25, by: last", "fraction: 0.25, target: fo").replace("shuffle: false", "shuffle: true")
+    session = cluster.session("drawn", text.replace("  format: table\n", "  format: table\n  sampling: balanced\n  sampling_target: lo\n"))
+    done = master("check", session, cwd=cluster.dir)
+    n, missing = np.bincount(MY["fo"][~np.isnan(MY["fo"])].astype("i8")), np.isnan(MY["fo"]).sum()
+    found = re.search(r"  fo: .* in training; 'high' (\d+), 'low' (\d+), 'none' (\d+), without a label (\d+) in validation", done.stdout)
+    assert found and all(abs(int(a) - b / 4) < 1 for a, b in zip(found.groups(), [*n, missing])), done.stdout + done.stderr
+    assert "each class of data.validation.target by its share" in done.stdout + done.stderr, done.stdout + done.stderr
+    text = text.replace("target: fo", "target: ms")
+    done = master("check", cluster.session("numbers", text), cwd=cluster.dir)
+    assert done.returncode == 3 and "data.validation.target: the labels of 'ms' are numbers (mse)" in done.stderr, done.stderr
+    done = cluster.train(session)
+    assert done.returncode == 0, done.stderr
+
+
 if __name__ == "__main__":
     with Cluster(1) as cluster:
         os.mkdir(os.path.join(cluster.dir, "t"))
         (X, Y), (TEST_X, TEST_Y) = table(RECORDS, 5), table(TESTS, 6)
         write(os.path.join(cluster.dir, "t/train.csv"), X, Y)
         write(os.path.join(cluster.dir, "t/test.csv"), TEST_X, TEST_Y)
+        (MX, MY), (MASKED_TEST_X, MASKED_TEST_Y) = masked_table(RECORDS, 7), masked_table(TESTS, 8)
+        write_masked(os.path.join(cluster.dir, "t/masked.csv"), MX, MY)
+        write_masked(os.path.join(cluster.dir, "t/masked-tests.csv"), MASKED_TEST_X, MASKED_TEST_Y)
         suite.main()

@@ -896,9 +896,23 @@ static const struct {
     {"age: {as: number}", "age: {as: number}, lived: {as: target}",
      "7:40: data.table.columns.lived: loss.targets has no loss for this target: add one, or say "
      "`as: ignore`"},
+    {"age: {as: number}", "age: {as: number, missing: mask}",
+     "7:21: data.table.columns.age.missing: mask goes with targets, if a record has several "
+     "(loss.kind: targets)"},
     {"kind: targets", "kind: mse",
      "7:60: data.table.columns.grade: a second target: several go with loss.kind: targets, which "
      "has a loss for each"},
+    {"pos_weight: 2", "weight: [1, 2]",
+     "12:5: loss.targets.died.weight goes with cross_entropy and focal, and not with "
+     "bce_with_logits: remove it"},
+    {"classes: 3", "classes: 3, weight: [1, 2]",
+     "13:5: loss.targets.grade.weight has 2 numbers, and the target has 3 classes: give a number "
+     "for each"},
+    {"classes: 3", "classes: 3, weight: [0, 0, 0]",
+     "13:5: loss.targets.grade.weight is 0 for every class: give one a weight"},
+    {"classes: 3", "classes: 3, weight: [1, 2, 3], class_weights: balanced",
+     "13:5: loss.targets.grade has weight and class_weights, which exclude each other: leave one "
+     "out"},
     {"kind: targets", "kind: targets\n  scores: [f1]",
      "11:3: loss.scores: each target has its own scores: list them in loss.targets.died.scores"},
     {"scores: [auc]", "scores: [mae]",
@@ -913,8 +927,20 @@ static const struct {
      "loss.targets.grade.scores: "
      "add it there"},
     {"format: table", "format: table\n  sampling: balanced",
-     "5:13: data.sampling goes by the class of a record, and one with several targets has none: "
-     "set column, which reads weights, or remove it"},
+     "5:13: data.sampling goes by the class of a record, and one with several targets has a class "
+     "of each: name the target with data.sampling_target, or set column, which reads weights"},
+    {"format: table", "format: table\n  sampling: balanced\n  sampling_target: grad",
+     "6:20: data.sampling_target: loss.targets has no 'grad': name one of its targets"},
+    {"format: table", "format: table\n  sampling_target: grade",
+     "5:20: data.sampling_target goes with data.sampling: balanced and data.sampling_weights: set "
+     "one "
+     "of them, or remove it"},
+    {"fraction: 0.2", "fraction: 0.2, by: random, target: grade",
+     "6:51: data.validation.target goes with data.validation.by: stratified and a fraction or "
+     "folds, or "
+     "with a limit by: stratified: remove it"},
+    {"fraction: 0.2", "fraction: 0.2, target: age",
+     "6:39: data.validation.target: loss.targets has no 'age': name one of its targets"},
 };
 
 static void targets_of_a_table_are_checked_with_their_place(void **state) {
@@ -926,6 +952,23 @@ static void targets_of_a_table_are_checked_with_their_place(void **state) {
     assert_refused(text, NULL, message);
     free(text);
   }
+}
+
+static void mask_of_a_single_target_is_refused(void **state) {
+  (void)state;
+  assert_refused(
+      "version: 1\n"
+      "name: small\n"
+      "data:\n"
+      "  format: table\n"
+      "  train: [a.csv]\n"
+      "  table: {columns: {age: {as: number}, died: {as: target, missing: mask}}}\n"
+      "stages: [{name: all, at: master, layers: [{op: linear, out: 1}]}]\n"
+      "loss: {kind: bce_with_logits}\n"
+      "train: {batch: 32, optimizer: {kind: sgd, lr: 0.1}}\n",
+      NULL,
+      "/etc/cleave/s.yaml:6:40: data.table.columns.died.missing: mask goes with targets, if a "
+      "record has several (loss.kind: targets)");
 }
 
 /* Writing a session repeats the metric of a target, "validation.died.auc", as the file has it. */
@@ -947,6 +990,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(unknown_keys_are_refused_with_a_suggestion),
     cmocka_unit_test(duplicate_keys_are_refused),
     cmocka_unit_test(targets_of_a_table_are_checked_with_their_place),
+    cmocka_unit_test(mask_of_a_single_target_is_refused),
     cmocka_unit_test(metric_of_a_target_is_written_again),
     cmocka_unit_test(wrong_types_are_refused),
     cmocka_unit_test(wrong_types_of_lists_and_maps_are_refused),

@@ -320,6 +320,23 @@ static void labels_that_are_not_yes_or_no_are_refused(void **state) {
   expect_error(CLV_DATA_LOSS, "column-4.npy has the number of no value", code, &err);
 }
 
+/* Replaces the first label of a number by NaN, which only a column with `missing: mask` may
+ * have. */
+static void missing_numbers_of_targets_that_are_not_masked_are_found(void **state) {
+  (void)state;
+  static const double nan_label = (double)NAN;
+  char path[600];
+  CLV_AUTO(clv_scan_result_done) clv_scan_result found = {0};
+  clv_err err;
+  clv_dataset_options o = make_target_options(at("numbers"));
+  clv_dataset_free(open_table(&o));
+  count_caches(o.table.cache_folder, path);
+  change_file(path, "column-5.npy", 128, &nan_label, 8);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_table(&o);
+  must(clv_dataset_scan(ds, &(clv_scan_options){0}, &found, &err), &err);
+  assert_int_equal(found.not_finite_records.n, 1);
+}
+
 /* A target read as numbers is not that of a cache which has it as yes or no. */
 static void other_tasks_of_targets_have_another_cache(void **state) {
   (void)state;
@@ -473,6 +490,7 @@ int main(void) {
       cmocka_unit_test(tables_on_disk_are_those_in_memory_to_the_bit),
       cmocka_unit_test(several_targets_on_disk_are_those_in_memory_to_the_bit),
       cmocka_unit_test(labels_that_are_not_yes_or_no_are_refused),
+      cmocka_unit_test(missing_numbers_of_targets_that_are_not_masked_are_found),
       cmocka_unit_test(other_tasks_of_targets_have_another_cache),
       cmocka_unit_test(images_of_a_table_on_disk_come_and_go),
       cmocka_unit_test(paths_of_a_damaged_cache_stay_in_the_folder),

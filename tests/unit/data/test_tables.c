@@ -372,6 +372,80 @@ static void weights_are_the_chances_of_records(void **state) {
   clv_dataset_free(open_table(&o));
 }
 
+/* ---- drawing records by the classes of one of several targets -------------------------------- */
+
+/* 16 records: of target t 8 have class a, 4 class b and 4 no label. */
+static const char drawn_text[] =
+    "x,t,u\n1,a,1\n2,a,0\n3,,1\n4,b,1\n5,a,0\n6,b,1\n7,a,1\n8,,0\n"
+    "9,a,1\n10,b,0\n11,a,1\n12,NA,1\n13,a,0\n14,b,1\n15,a,1\n16,,0\n";
+
+static clv_dataset *open_drawn_table(const char *split_target) {
+  static const clv_column_options list[] = {
+      {.name = "x"},
+      {.name = "t", .use = CLV_COLUMN_TARGET, .missing = CLV_MISSING_MASK},
+      {.name = "u", .use = CLV_COLUMN_TARGET}};
+  static const clv_target_option targets[] = {{"u", CLV_TASK_LABELS}, {"t", CLV_TASK_CLASSES}};
+  clv_dataset_options o = make_few_options("drawn.csv", drawn_text);
+  o.labels = CLV_LABEL_FLOAT;
+  o.table = (clv_table_options){.columns = list,
+                                .n_columns = CLV_COUNT(list),
+                                .targets = targets,
+                                .n_targets = CLV_COUNT(targets),
+                                .split_target = split_target};
+  return open_table(&o);
+}
+
+/* Fails unless 2 records of class a, 1 of class b and 1 without a label were taken. */
+static void assert_share_of_each_class(const clv_dataset *ds, const clv_subset *taken) {
+  size_t counts[3] = {0};
+  assert_int_equal(taken->n, 4);
+  for (size_t i = 0; i < taken->n; i++)
+    counts[clv_dataset_target_class(ds, 1, taken->index[i]) + 1]++;
+  assert_true(counts[0] == 1 && counts[1] == 2 && counts[2] == 1);
+}
+
+static void splits_and_folds_have_the_share_of_each_class_of_a_target(void **state) {
+  (void)state;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_drawn_table("t");
+  CLV_AUTO(clv_dataset_freep) clv_dataset *other = open_drawn_table(NULL);
+  clv_err err;
+  assert_int_equal(clv_dataset_split_kind(ds, CLV_SPLIT_STRATIFIED), CLV_SPLIT_STRATIFIED);
+  assert_int_equal(clv_dataset_split_kind(other, CLV_SPLIT_STRATIFIED), CLV_SPLIT_SHUFFLED);
+  for (size_t fold = 0; fold <= 4; fold++) {
+    CLV_AUTO(clv_subset_done) clv_subset rest = {0}, taken = {0};
+    must(fold ? clv_subset_split_fold(ds, CLV_SPLIT_STRATIFIED, 4, fold, 7, &rest, &taken, &err)
+              : clv_subset_split(ds, 0.25, CLV_SPLIT_STRATIFIED, 7, &rest, &taken, &err),
+         &err);
+    assert_share_of_each_class(ds, &taken);
+  }
+  must(clv_dataset_limit(ds, 4, CLV_SPLIT_STRATIFIED, 7, &err), &err);
+  CLV_AUTO(clv_subset_done) clv_subset all = {0};
+  must(clv_subset_all(ds, &all, &err), &err);
+  assert_share_of_each_class(ds, &all);
+}
+
+static void records_are_drawn_by_the_classes_of_a_target(void **state) {
+  (void)state;
+  static const double weights[] = {1, 6}, no_weights[] = {1};
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_drawn_table(NULL);
+  CLV_AUTO(clv_subset_done) clv_subset all = {0};
+  CLV_AUTO(clv_freep) double *balanced = NULL;
+  CLV_AUTO(clv_freep) double *weighed = NULL;
+  double *unused = NULL;
+  clv_err err;
+  must(clv_subset_all(ds, &all, &err), &err);
+  must(clv_sampling_sums_of_target(ds, &all, 1, NULL, 0, &balanced, &err), &err);
+  must(clv_sampling_sums_of_target(ds, &all, 1, weights, 2, &weighed, &err), &err);
+  /* records 0, 2 and 3 have class a, no label and class b */
+  assert_true(fabs(balanced[0] - 1.0 / 8) < 1e-12);
+  assert_true(fabs(balanced[2] - balanced[1] - 2.0 / 12) < 1e-12);
+  assert_true(fabs(balanced[3] - balanced[2] - 1.0 / 4) < 1e-12);
+  assert_true(weighed[0] == 1 && fabs(weighed[2] - weighed[1] - 32.0 / 12) < 1e-12);
+  assert_true(fabs(weighed[3] - weighed[2] - 6) < 1e-12);
+  clv_code code = clv_sampling_sums_of_target(ds, &all, 1, no_weights, 1, &unused, &err);
+  expect_error(CLV_INVALID, "record 3 has class 1, and there are weights of 1 classes", code, &err);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(records_are_encoded_as_scikit_learn_does),
@@ -383,6 +457,8 @@ int main(void) {
       cmocka_unit_test(damaged_learnt_files_are_refused),
       cmocka_unit_test(indexes_number_values_unseen_and_missing_ones),
       cmocka_unit_test(weights_are_the_chances_of_records),
+      cmocka_unit_test(splits_and_folds_have_the_share_of_each_class_of_a_target),
+      cmocka_unit_test(records_are_drawn_by_the_classes_of_a_target),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
