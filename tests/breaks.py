@@ -423,7 +423,7 @@ of("common/engine/reference/rref_tables.c", CELLS,
    a_value_is_wanted_before_who_came_early_is_served=(
        "[RREF_ENTRY_NONE] = {", "RREF_UNPARK_FORKS, RREF_REPORT_CREATE", "RREF_REPORT_CREATE, RREF_UNPARK_FORKS"),
    a_value_is_stored_twice=(
-       "[RREF_ENTRY_HAS_VALUE] = {", "[RREF_ENTRY_SETTLED] = STAY(ENTRY_VALUE)", "[RREF_ENTRY_SETTLED] = DO(ENTRY_VALUE, RREF_STORE_VALUE)"),
+       "[RREF_ENTRY_VALUE] = {", "[RREF_ENTRY_SETTLED] = STAY(ENTRY_VALUE)", "[RREF_ENTRY_SETTLED] = DO(ENTRY_VALUE, RREF_STORE_VALUE)"),
    a_FETCH_outlives_its_handle=(
        "[RREF_HANDLE_JOINED] = {", "RREF_CANCEL_FETCH, RREF_CHECK", "RREF_CHECK"),
    an_owner_is_asked_soon_again_and_again=("[RREF_HANDLE_JOINED] = {", "RREF_REFETCH_LATER", "RREF_REFETCH_SOON"),
@@ -434,7 +434,7 @@ of("common/engine/reference/rref_tables.c", CELLS,
        "[RREF_HANDLE_JOINING] = {",
        "[RREF_HANDLE_OWNER_LOST] = DO(HANDLE_FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE)",
        "[RREF_HANDLE_OWNER_LOST] = STAY(HANDLE_JOINING)"),
-   an_entry_goes_in_silence=("[RREF_ENTRY_HAS_VALUE] = {", "DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE)", "DO(ENTRY_NONE, RREF_FREE)"))
+   an_entry_goes_in_silence=("[RREF_ENTRY_VALUE] = {", "DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE)", "DO(ENTRY_NONE, RREF_FREE)"))
 of("common/engine/reference/rref_post.c", PROGRAMS,
    repeats_are_handled_again=("bool clv_rref_is_new_message", "return !has_answer;", "return true;"),
    messages_are_sent_once=("static clv_code transmit", "post->due_ns = t->now_ns + post->wait_ns;", "post->due_ns = UINT64_MAX;"))

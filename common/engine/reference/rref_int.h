@@ -211,8 +211,8 @@ void clv_rref_failure_free(clv_rref_failure *copy);
 typedef enum clv_rref_entry_state {
   RREF_ENTRY_NONE,
   RREF_ENTRY_EXPECTED, /* the entry waits for its value */
-  RREF_ENTRY_HAS_VALUE,
-  RREF_ENTRY_FAILURE, /* the entry holds the failure of its value */
+  RREF_ENTRY_VALUE,    /* the entry holds its value */
+  RREF_ENTRY_FAILURE,  /* the entry holds the failure of its value */
   RREF_ENTRY_STATES
 } clv_rref_entry_state;
 
