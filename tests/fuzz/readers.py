@@ -19,6 +19,7 @@ import coverage
 
 PORTION = 500000  # inputs between two entries in the record of what is done
 LOWEST = 90  # per cent of a reader's lines
+INTERRUPTED = (72, -2, -15)  # libFuzzer's exit code after SIGINT and SIGTERM, and these signals
 # The files of each reader, which have rows in coverage.txt. Opening folders is for the tests of
 # these.
 READERS = {
@@ -56,13 +57,15 @@ class Reader:
         os.replace(self.state + ".new", self.state)
 
     def run_portion(self, n):
-        """Runs n new inputs besides those that were found before."""
+        """Runs n new inputs besides those that were found before. False: a person ended the run."""
         begin = time.monotonic()
         n_old = sum(len(os.listdir(folder)) for folder in (self.found, self.corpus)) + 1
         env = dict(os.environ, LLVM_PROFILE_FILE="/dev/null", LSAN_OPTIONS=f"suppressions={coverage.ROOT}/tests/lsan.supp")
         ended = subprocess.run([self.program, f"-runs={n + n_old}", "-timeout=10", "-rss_limit_mb=2048", "-verbosity=0", "-print_final_stats=1",
                                 f"-artifact_prefix={self.found}-", self.found, self.corpus], env=env, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, errors="replace")
+        if ended.returncode in INTERRUPTED:
+            return False
         units = re.search(r"number_of_executed_units:\s*(\d+)", ended.stdout)
         if ended.returncode:
             fault = re.search(r"^.*(?:never:|runtime error|ERROR:).*$", ended.stdout, re.M)
@@ -71,6 +74,7 @@ class Reader:
         self.done["inputs"] += max(int(units[1]) - n_old, 0) if units else 0
         self.done["seconds"] += time.monotonic() - begin
         self.save()
+        return True
 
     def lines(self, out):
         """Per cent of the reader's lines that the corpus and the found inputs reach."""
@@ -80,7 +84,8 @@ class Reader:
 
     def run(self, out, runs):
         while self.done["inputs"] < runs and not self.done["findings"]:
-            self.run_portion(min(PORTION, runs - self.done["inputs"]))
+            if not self.run_portion(min(PORTION, runs - self.done["inputs"])):
+                return False
         percent = 0 if self.done["findings"] else self.lines(out)
         n_findings = len(self.done["findings"])
         print(f"{self.target:12} {self.done['inputs']:,} inputs, {self.done['seconds']:.0f} s, {percent:.1f} % of its lines, {n_findings} findings", flush=True)
@@ -94,8 +99,11 @@ class Reader:
 def main():
     out, runs, targets = os.path.abspath(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] or list(READERS)
     readers = [Reader(out, target) for target in targets]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        good = list(pool.map(lambda reader: reader.run(out, runs), readers))
+    try:
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            good = list(pool.map(lambda reader: reader.run(out, runs), readers))
+    except KeyboardInterrupt:
+        sys.exit("ended early: the next run goes on from here")
     print(f"{sum(good)} of {len(good)} readers without findings, with {LOWEST} % of their lines")
     return 0 if all(good) else 1
 

@@ -269,7 +269,7 @@ PROOFS = (
           short={"LEARNS_ARGS": "gpipe"}, minutes=60),
     Proof("fuzz", "no finding", fuzz, ("tests/fuzz",), {"FUZZ_SECONDS": "60"}, {"FUZZ_SECONDS": "2"}, 35),
     Proof("fuzz-coverage", "none below its floor", coverage, ("tests/fuzz",), minutes=8),
-    Proof("fuzz-readers", "no finding, 90 % of lines", readers, ("tests/fuzz", "master/data"), {"FUZZ_RUNS": "10000000"}, {"FUZZ_RUNS": "10000"}, 240),
+    Proof("fuzz-readers", "no finding, 90 % of lines", readers, ("tests/fuzz", "master/data"), {"FUZZ_RUNS": "10000000"}, {"FUZZ_RUNS": "10000"}, 120),
     Proof("mutate", "none survives", mutants, (*BREAKS, "tests/unit", "tests/faults"), minutes=60),
     Proof("long", NONE_FAILED, suites(1), ("tests",), minutes=25),
     Proof("sanitize", NONE_FAILED, suites(2), ("tests",), minutes=90),
