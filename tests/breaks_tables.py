@@ -84,6 +84,7 @@ of("master/data/cell_files.c", "tests/unit/data/test_table_cache",
    codes_of_no_value_are_read=("static bool are_valid_codes(", "codes[i] >= (int64_t)c->names.n", "false"),
    ids_may_be_anywhere=("static bool are_valid_offsets(", "(uint64_t)offsets[i] >= len ||", ""),
    labels_of_yes_or_no_may_be_2=("static bool are_valid_labels(", "c->is_yes_or_no && ", "false && "),
+   numbers_of_a_cache_may_be_infinite=("static bool are_numbers(", "fabs(c->numbers[i]) >= limit", "fabs(c->numbers[i]) > limit"),
    paths_leave_the_folder_of_a_cache=("static clv_code map_texts(", "!clv_image_is_path_inside(", "false && !clv_image_is_path_inside("),
    paths_begin_anew_with_each_block=("static clv_code add_offsets(", "offsets[i] += f->n_text_bytes", "offsets[i] += 0"),
    caches_may_be_of_others=("static clv_code check_owner(", " || st.st_mode & 077", ""))

@@ -31,6 +31,14 @@ fuzz-coverage: deps-test
 	$(Q)$(MAKE) --no-print-directory fuzzers
 	$(Q)$(PYTHON) tests/fuzz/coverage.py build/fuzz $(FUZZ_COVERAGE_ARGS)
 
+# FUZZ_READERS='table cells' runs some. A run that was ended early is continued by the next.
+FUZZ_RUNS ?= 10000000
+##+ fuzz-readers     FUZZ_RUNS (10,000,000) inputs for each reader of data
+fuzz-readers: deps-test
+	$(Q)tests/install-packages coverage
+	$(Q)$(MAKE) --no-print-directory fuzzers
+	$(Q)$(PYTHON) tests/fuzz/readers.py build/fuzz $(FUZZ_RUNS) $(FUZZ_READERS)
+
 ##+ mutate           switch off each guard and break each state machine: a test fails
 mutate: deps-test
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) tests/check-breaks --run

@@ -232,6 +232,16 @@ static bool are_valid_labels(const clv_table_column *c, size_t n) {
   return true;
 }
 
+/* Checks that each number is one that a cell can have: finite, of a date within the years that are
+ * read, and of a weight from 0 on. The encoder refuses missing ones. */
+static bool are_numbers(const clv_table_column *c, size_t n) {
+  double limit = c->o.use == CLV_COLUMN_DATE ? CLV_MAX_DAYS : HUGE_VAL;
+  bool is_weight = c->o.use == CLV_COLUMN_WEIGHT;
+  for (size_t i = 0; i < n; i++)
+    if (fabs(c->numbers[i]) >= limit || (is_weight && !(c->numbers[i] >= 0))) return false;
+  return true;
+}
+
 static clv_code map_column(const char *folder, clv_cell_table *t, size_t i, clv_err *err) {
   clv_table_column *c = &t->columns[i];
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -239,7 +249,8 @@ static clv_code map_column(const char *folder, clv_cell_table *t, size_t i, clv_
   CLV_TRY(map_file(folder, &f, t->count, &c->file, err));
   if (c->has_numbers) c->numbers = c->file->data;
   if (!c->has_numbers) c->codes = c->file->data;
-  if (c->has_numbers ? are_valid_labels(c, t->count) : are_valid_codes(c, c->codes, t->count))
+  if (c->has_numbers ? are_valid_labels(c, t->count) && are_numbers(c, t->count)
+                     : are_valid_codes(c, c->codes, t->count))
     return CLV_OK;
   clv_bytes_printf(&path, "%s/%s", folder, f.name);
   return fail_data_loss(path.failed ? folder : path.data, "has the number of no value", err);

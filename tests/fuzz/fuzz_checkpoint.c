@@ -89,7 +89,47 @@ static void put_manifest(const part *file, enum fault fault, unsigned file_index
   put_file(CLV_MANIFEST_NAME, text.data, text.len);
 }
 
-static void read_checkpoint_files(const clv_checkpoint *c) {
+/* Reads the first bytes of each tensor from the disk. */
+static void read_lazily(const clv_weights_file *f) {
+  uint8_t bytes[8];
+  clv_err err;
+  for (size_t i = 0; i < clv_weights_n_entries(f); i++) {
+    const clv_weights_entry *e = &clv_weights_entries(f)[i];
+    NEVER(clv_weights_read_range(f, e, 0, bytes, CLV_MIN(e->bytes, sizeof bytes), &err) != CLV_OK);
+  }
+}
+
+/* Opens the files as they are read a tensor at a time, and the averages in place of the weights. */
+static void open_lazily(clv_checkpoint *c) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL, *averages = NULL;
+  clv_err err;
+  if (clv_checkpoint_open_model_lazy(c, 0, &model, &err) == CLV_OK) read_lazily(model);
+  if (clv_checkpoint_open_optimizer_lazy(c, 0, &optimizer, &err) == CLV_OK) read_lazily(optimizer);
+  clv_checkpoint_use_ema(c);
+  NEVER(!clv_checkpoint_uses_ema(c));
+  clv_code code = clv_checkpoint_open_model(c, 0, &averages, &err);
+  NEVER(code == CLV_OK && (!model || !optimizer));
+}
+
+/* Finds the checkpoint by its number, and no other one. */
+static void find_checkpoint(bool is_valid) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL, *state = NULL, *none = NULL;
+  CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
+  CLV_AUTO(clv_freep) uint64_t *steps = NULL;
+  uint64_t with_manifest[2];
+  size_t n;
+  clv_err err;
+  NEVER((clv_checkpoint_load_step(run, STEP, &c, &err) == CLV_OK) != is_valid);
+  NEVER(clv_checkpoint_load_step(run, STEP + 1, &none, &err) != CLV_NOT_FOUND ||
+        !strstr(err.text, "is one of step 7"));
+  NEVER(clv_checkpoint_list_steps(run, &steps, &n, &err) != CLV_OK || n != 1 || steps[0] != STEP);
+  n = clv_checkpoint_steps_with_manifest(run, with_manifest, CLV_COUNT(with_manifest));
+  NEVER(n > 1 || n != clv_checkpoint_has_manifest(run));
+  NEVER(is_valid && clv_checkpoint_peek(run, &state, &err) != CLV_OK);
+  NEVER(is_valid && clv_checkpoint_read_manifest(run, STEP, &m, &err) != CLV_OK);
+}
+
+static void read_checkpoint_files(clv_checkpoint *c) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL, *none = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes index = {0};
   clv_err err;
@@ -100,6 +140,7 @@ static void read_checkpoint_files(const clv_checkpoint *c) {
   NEVER(clv_checkpoint_read_file(c, CLV_INDEX_NAME, &index, &err) != CLV_OK ||
         clv_checkpoint_read_file(c, "../other", &index, &err) == CLV_OK);
   (void)clv_trainer_state_get_extra(clv_checkpoint_state(c), "loss_log");
+  open_lazily(c);
 }
 
 static void write_faulty_checkpoint(const part *file, enum fault fault, unsigned file_index) {
@@ -131,10 +172,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   write_faulty_checkpoint(file, fault, file_index);
   clv_code code = clv_checkpoint_load_latest(run, &c, &reasons, &err);
   NEVER((code == CLV_OK) != (c != NULL) || (code != CLV_OK && (!err.text[0] || !reasons.len)));
+  find_checkpoint(c != NULL);
   if (c) read_checkpoint_files(c);
   NEVER(c && fault != NO_FAULT && fault != RAW);
   NEVER(clv_checkpoint_prune(run, 1, CLV_CHECKPOINT_NONE, NULL, NULL, &err) != CLV_OK);
   NEVER(!clv_checkpoint_has_any(run));
+  NEVER(clv_checkpoint_remove(run, STEP, &err) != CLV_OK);
+  NEVER(clv_checkpoint_has_any(run) && fault != IS_LINK);
   NEVER(clv_checkpoint_remove_all(run, &err) != CLV_OK);
   return 0;
 }

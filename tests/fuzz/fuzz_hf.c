@@ -1,12 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes a config.json of Hugging Face, and builds the graphs of the small models that it
- * describes, with every head.
+ * describes, with every head. An accepted file is read again from a folder, under its name.
  */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "common/model/hf/hf.h"
 #include "tests/fuzz/never.h"
 
+int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static char folder[] = "/dev/shm/cleave-fuzz-XXXXXX";
+
+static void remove_folder(void) { rmdir(folder); }
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+  (void)argc, (void)argv;
+  NEVER(!mkdtemp(folder));
+  return atexit(remove_folder);
+}
+
+/* Writes a file into the folder. The path must be unlinked before the next. */
+static void put_file(const char *name, const uint8_t *data, size_t size, char path[96]) {
+  clv_err err;
+  snprintf(path, 96, "%s/%s", folder, name);
+  NEVER(clv_file_write_durable(path, data, size, 0600, &err) != CLV_OK);
+}
+
+static void read_config_from_folder(const uint8_t *data, size_t size,
+                                    const clv_json_keys *ignored) {
+  char path[96];
+  clv_hf_config c;
+  clv_err err = {0};
+  put_file("config.json", data, size, path);
+  NEVER(clv_hf_config_read(folder, ignored, &c, &err) != CLV_OK);
+  unlink(path);
+}
+
+static void read_other_file_from_folder(clv_hf_other_file file, const uint8_t *data, size_t size,
+                                        const clv_json_keys *ignored) {
+  char path[96];
+  clv_hf_pictures pictures;
+  clv_err err = {0};
+  put_file(clv_hf_other_file_name(file), data, size, path);
+  NEVER(clv_hf_check_other_files(folder, ignored, &err) != CLV_OK);
+  NEVER(clv_hf_pictures_read(folder, ignored, &pictures, &err) != CLV_OK);
+  unlink(path);
+}
 
 /* True if the last dimension of the output is that of the head. */
 static bool has_own_head_width(const clv_hf_config *c, clv_hf_head head, const clv_graph *g,
@@ -60,10 +103,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                             &ignored, &pictures, &other_err);
     NEVER(without == CLV_OK && with != CLV_OK);
     NEVER(with == CLV_OK && (pictures.mean.n > 16 || pictures.std.n > 16));
+    if (with == CLV_OK) read_other_file_from_folder((clv_hf_other_file)f, data, size, &ignored);
   }
   CLV_AUTO(clv_hf_labels_clear) clv_hf_labels names = {0};
   if (clv_hf_labels_parse("fuzz", (const char *)data, size, &names, &err) == CLV_OK)
     for (size_t i = 0; i < names.n; i++) NEVER(!names.names[i]);
+  if (code_with_ignored == CLV_OK) read_config_from_folder(data, size, &ignored);
   if (code != CLV_OK || c.n_layers > 3) return 0;
   for (int h = 0; h < CLV_HF_HEADS; h++) build_graph(&c, (clv_hf_head)h);
   return 0;

@@ -37,6 +37,27 @@ static clv_code read_value(clv_json *j, clv_err *err) {
   return clv_json_skip_null(j) ? CLV_OK : clv_json_fail(j, j->at, err, "no value");
 }
 
+/* Reads the text as a value of each kind, which it need not be. */
+static void read_as_each_kind(const uint8_t *data, size_t size) {
+  static const char *const names[] = {"a", "b"};
+  const clv_json_keys keys = {names, CLV_COUNT(names)};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  int64_t integer;
+  bool boolean;
+  for (int kind = 0; kind < 4; kind++) {
+    clv_json j = {.label = "fuzz", .text = (const char *)data, .len = size};
+    clv_err err = {0};
+    clv_code code = kind == 0   ? clv_json_read_text(&j, &text, &err)
+                    : kind == 1 ? clv_json_read_integer(&j, -1000, 1000, &integer, &err)
+                    : kind == 2 ? clv_json_read_bool(&j, &boolean, &err)
+                                : clv_json_open(&j, CLV_JSON_OBJECT, &err);
+    NEVER(code != CLV_OK && !strstr(err.text, "fuzz:"));
+    if (kind == 0 && code == CLV_OK)
+      NEVER(clv_json_keys_have(&keys, text.data, text.len) !=
+            (text.len == 1 && (text.data[0] == 'a' || text.data[0] == 'b')));
+  }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_json reading_parser = {.label = "fuzz", .text = (const char *)data, .len = size},
            skipping_parser = reading_parser;
@@ -49,5 +70,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   NEVER(is_skipped && skipping_parser.depth != 0);
   if (is_skipped && clv_json_end(&skipping_parser, &err) != CLV_OK)
     NEVER(!strstr(err.text, "fuzz:"));
+  read_as_each_kind(data, size);
   return 0;
 }

@@ -5,11 +5,11 @@
  * boxes inside the page, and labels that exist.
  */
 #include "master/data/page_int.h"
-#include "tests/fuzz/never.h"
+#include "tests/fuzz/fuzz_vocabulary.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { WIDTH = 8, TOKENS = 8 };
+enum { WIDTH = 8 };
 
 static const int32_t *get_row(const clv_tensor *t, int64_t i) {
   return (const int32_t *)t->data + (size_t)i * t->n / (size_t)t->shape.dim[0];
@@ -18,7 +18,7 @@ static const int32_t *get_row(const clv_tensor *t, int64_t i) {
 static void check_window(const clv_page_set *p, int64_t i) {
   const int32_t *ids = get_row(p->ids, i), *boxes = get_row(p->boxes, i);
   NEVER(*get_row(p->lengths, i) < 2 || *get_row(p->lengths, i) > WIDTH);
-  for (int k = 0; k < WIDTH; k++) NEVER(ids[k] < 0 || ids[k] >= TOKENS);
+  for (int k = 0; k < WIDTH; k++) NEVER(ids[k] < 0 || ids[k] >= VOCABULARY_TOKENS);
   for (int k = 0; k < 4 * WIDTH; k++) NEVER(boxes[k] < 0 || boxes[k] > CLV_MAX_BOX_COORDINATE);
   for (int k = 0; k < WIDTH; k++)
     NEVER(boxes[4 * k] > boxes[4 * k + 2] || boxes[4 * k + 1] > boxes[4 * k + 3]);
@@ -63,20 +63,16 @@ static clv_code read_page_lines(clv_page_rows *r, const clv_bytes *text, clv_err
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\nb\n,\n";
-  const clv_tokenizer_options options = {0};
   clv_page_set *p = NULL;
   clv_err err = {0};
   if (!size) return 0;
-  clv_page_rows r = {.tokens = {.path = "fuzz"},
+  clv_page_rows r = {.tokens = {.path = "fuzz", .tokenizer = small_tokenizer()},
                      .window = {.width = WIDTH, .stride = 2, .first_id = 2, .last_id = 3},
                      .label_kind = (clv_page_label_kind)(data[0] % 3),
                      .keeps_pages = data[0] % 6 == 3,
                      .groups_by_file = data[0] & 64,
                      .ignored_label = CLV_LABEL_IGNORED,
                      .max_bytes = 1 << 20};
-  NEVER(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "good", &options,
-                            &r.tokens.tokenizer, &err) != CLV_OK);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_add(&text, data + 1, size - 1);
   clv_code code = read_page_lines(&r, &text, &err);
@@ -84,6 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (code == CLV_OK && clv_page_rows_take(&r, &p, &err) == CLV_OK) check_pages(p);
   if (p && r.keeps_pages) check_kept_pages(p);
   clv_page_set_free(p);
+  r.tokens.tokenizer = NULL; /* it serves the next input, too */
   clv_page_rows_done(&r);
   return 0;
 }

@@ -18,6 +18,13 @@ static void compare_settings(const clv_peft *one, const clv_peft *other, const c
   NEVER(clv_peft_scale(other, layer, &parsed_again) != scale || parsed_again != r);
 }
 
+/* Each key that is read has a row of the documents. */
+static void check_documents(void) {
+  clv_peft_key_doc doc;
+  for (size_t i = 0; clv_peft_describe_key(i, &doc); i++)
+    NEVER(!doc.name || !doc.outcome || (doc.word && doc.reason));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static const char *const layers[] = {"a.query", "value"};
   CLV_AUTO(clv_peft_clear) clv_peft p = {0}, read = {0};
@@ -27,6 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     NEVER(!strstr(err.text, "fuzz:"));
     return 0;
   }
+  check_documents();
   if (!isfinite(p.dropout)) return 0;
   clv_peft_write(&p, "base", layers, 2, layers, 1, &out);
   NEVER(clv_peft_parse("again", (const char *)out.data, out.len, NULL, &read, &err) != CLV_OK);

@@ -3,16 +3,38 @@
  * Fuzzes the parsers of the small files of a run folder: the note of a run that is being moved
  * aside, the line of the best checkpoint, the counts of early stopping, the names of the classes,
  * the digests of the data, the list of files that workers still have to remove. Every accepted
- * value must be in the file as it was read.
+ * value must be in the file as it was read. Accepted digests are compared with those of a file
+ * config.json, as `export` does.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "master/history/history_int.h"
 #include "master/run/run_int.h"
 
+int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static char folder[] = "/dev/shm/cleave-fuzz-XXXXXX", config_path[64], digests_path[64];
+
+static void remove_folder(void) {
+  unlink(config_path);
+  unlink(digests_path);
+  rmdir(folder);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+  clv_err err;
+  (void)argc, (void)argv;
+  if (!mkdtemp(folder)) abort();
+  snprintf(config_path, sizeof config_path, "%s/config.json", folder);
+  snprintf(digests_path, sizeof digests_path, "%s/" CLV_RUN_DATA_FILE, folder);
+  if (clv_file_write_durable(config_path, "{}\n", 3, 0600, &err) != CLV_OK) abort();
+  return atexit(remove_folder);
+}
 
 static void parse_move_note(const char *text, size_t len) {
   clv_move_note m;
@@ -43,12 +65,25 @@ static void parse_classes(const char *text, size_t len) {
   if (parsed_again.len != len || memcmp(parsed_again.data, text, len) != 0) abort();
 }
 
+/* Compares the model's config.json with the digest of the run. Another digest, or none, is noted if
+ * the change is accepted. */
+static void compare_config(const char *text, size_t len) {
+  const clv_session_config config = {.model = {.hf = folder}};
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0}, no_notes = {0};
+  clv_err err = {0};
+  if (clv_file_write_durable(digests_path, text, len, 0600, &err) != CLV_OK) abort();
+  if (clv_run_compare_model_config(folder, &config, true, &notes, &err) != CLV_OK) abort();
+  clv_code code = clv_run_compare_model_config(folder, &config, false, &no_notes, &err);
+  if (code != CLV_OK && (code != CLV_DATA_LOSS || !notes.len)) abort();
+}
+
 static void parse_data_digests(const char *text, size_t len) {
   clv_data_digests parts;
   if (clv_data_digests_parse(text, len, "data.digest", &parts, NULL) != CLV_OK) return;
   if (!parts.n || parts.n > CLV_MAX_DATA_DIGESTS || text[len - 1] != '\n') abort();
   for (size_t i = 0; i < parts.n; i++)
     if (!parts.list[i].name[0] || !strstr(text, parts.list[i].name)) abort();
+  compare_config(text, len);
 }
 
 static void parse_orphans(const char *text, size_t len) {

@@ -4,6 +4,7 @@
  * in parts and reading only its header must agree. An accepted file is also written, and the
  * writer's output is read again as the same tensors.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -69,6 +70,19 @@ static void compare_reads(const clv_weights_file *f, const clv_weights_file *par
   }
 }
 
+/* Reads the file as one of averages of itself, of which a tensor has one if the file has a tensor
+ * of its name with the ending of averages, and of the same type and shape. */
+static void check_averages(clv_weights_file *f, clv_weights_file **averages) {
+  clv_weights_take_ema(f, averages);
+  NEVER(*averages);
+  for (size_t i = 0; i < clv_weights_n_entries(f); i++) {
+    const clv_weights_entry *e = &clv_weights_entries(f)[i];
+    char name[CLV_WEIGHTS_MAX_NAME + 8];
+    snprintf(name, sizeof name, "%s" CLV_EMA_SUFFIX, e->name);
+    NEVER(e->is_ema && !clv_weights_find_entry(f, name));
+  }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL, *g = NULL, *h = NULL, *parts = NULL;
   clv_err err;
@@ -79,7 +93,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (code != CLV_OK) return 0;
   NEVER(memcmp(clv_weights_digest(f), clv_weights_digest(g), sizeof(clv_sha256)) != 0);
   NEVER(memcmp(clv_weights_digest(f), clv_weights_digest(parts), sizeof(clv_sha256)) != 0);
+  NEVER(clv_weights_file_bytes(f) != size || strcmp(clv_weights_name_for_errors(f), "fuzz") != 0);
+  (void)clv_weights_find_metadata(f, "format");
   check_rewrite(f);
   compare_reads(f, parts);
+  check_averages(f, &g);
   return 0;
 }

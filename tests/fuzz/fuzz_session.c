@@ -44,6 +44,18 @@ static void check_adapters(const clv_lora_config *l, const clv_graph *g) {
                                    g->nodes[g->output_node].layer);
 }
 
+/* Looks up the worker that serves in place of another. */
+static void check_spares(clv_session_config *config) {
+  for (size_t i = 0; i < config->n_workers; i++) {
+    if (config->workers[i].spares.n) config->workers[i].spare_in_use = 1;
+    int worker = clv_session_worker_in_use(config, (int)i);
+    NEVER(worker < 0 || (size_t)worker >= config->n_workers);
+    NEVER(config->workers[i].spares.n &&
+          strcmp(config->workers[worker].name, config->workers[i].spares.items[0]) != 0);
+    config->workers[i].spare_in_use = 0;
+  }
+}
+
 /* Gets the layers of each stage, or an error, for example if too many values cross a cut. */
 static void check_stage_layers(const clv_session_config *config, const clv_graph *g,
                                const uint32_t *first, const uint32_t *last) {
@@ -115,6 +127,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_code code =
       clv_session_config_parse("/etc/cleave/s.yaml", in.text, in.len, &in.over, &config, &err);
   NEVER((code == CLV_OK) != (config != NULL) || (code != CLV_OK && !err.text[0]));
+  if (config) check_spares(config);
   if (config) check_round_trip(config);
   if (config) check_model(config);
   clv_session_config_free(config);

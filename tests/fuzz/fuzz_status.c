@@ -2,8 +2,10 @@
  *
  * Fuzzes what `status` shows of the answers of workers. The input has two answers of each worker,
  * one after the other, each after its length in two bytes. An answer that cannot be decoded is
- * shown as an error's text. The drawn text is printable ASCII in lines of the width; the JSON has
- * no control characters and one line per worker.
+ * shown as an error's text. What follows, if anything, is what is known of sealed copies: an empty
+ * piece, then a piece with whether there is one, its step, and an error. The drawn text is
+ * printable ASCII in lines of the width; the JSON has no control characters and one line per
+ * worker.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,13 +103,30 @@ static void fill_worker(uint32_t worker, clv_piece *rest, answers *a, clv_status
   w->error = w->fix = a->error_text;
 }
 
+/* Returns false if the input says nothing of sealed copies. */
+static bool read_escrow(clv_piece *rest, char error_text[CLV_ERR_TEXT], clv_status_escrow *ret) {
+  take_next_piece(rest);
+  clv_piece piece = take_next_piece(rest);
+  const uint8_t *bytes = piece.data;
+  if (!piece.len) return false;
+  *ret = (clv_status_escrow){.has_copy = bytes[0] & 1, .age_s = bytes[0] / 2};
+  if (piece.len > 1) ret->step = ret->bytes = bytes[1];
+  if (piece.len < 3) return true;
+  snprintf(error_text, CLV_ERR_TEXT, "%.*s", (int)piece.len - 2, (const char *)bytes + 2);
+  ret->last_error = (clv_status_last_error){.text = error_text, .age_s = 1};
+  return true;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   answers a[WORKERS] = {0};
   clv_status_worker w[WORKERS];
   clv_piece rest = {data, size};
   clv_status_view view = {
       .title = "films", .clock = "19:42:07", .n_workers = WORKERS, .workers = w};
+  clv_status_escrow escrow;
+  char error_text[CLV_ERR_TEXT];
   for (uint32_t i = 0; i < WORKERS; i++) fill_worker(i, &rest, &a[i], &w[i]);
+  if (read_escrow(&rest, error_text, &escrow)) view.escrow = &escrow;
   print_view(&view, 20 + (unsigned)(size * 7 % 150));
   for (uint32_t i = 0; i < WORKERS; i++) {
     clv_status_buffers_done(&a[i].buffers);

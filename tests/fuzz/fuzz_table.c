@@ -1,17 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes tables. Bit 0 of the first byte chooses between a file of learnt values (such as means and
- * categories of columns) and a table. The other bits, and those of the second byte, are the table's
- * options. The values learnt from the first half of a table must encode the whole table. If bit 7
- * of the second byte is set, the input is instead a date format, in the first line, and a date.
- * Bits 3 and 4: the table has two targets, and labels of them may be missing.
+ * Fuzzes tables. The first three bytes are the options of `enum option`, which say what the rest
+ * is: a table, a file of learnt values (such as means and categories of columns), or a date format,
+ * in the first line, and a date. The values learnt from the first half of a table must encode the
+ * whole table. An accepted table that is not JSON is read again from a file.
  */
 #include <math.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "master/data/dataset_int.h"
+#include "master/data/image_int.h"
 #include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum option {
+  IS_LEARNT = 1, /* a file of learnt values */
+  HAS_TABS = 1 << 1,
+  HAS_NUMBERS = 1 << 2, /* the target is a number */
+  SKIPS_LABELS = 1 << 3,
+  SKIPS_BROKEN = 1 << 4,
+  HAS_GROUPS = 1 << 5,
+  IGNORES_OTHERS = 1 << 6,
+  HAS_DECIMAL_COMMA = 1 << 7,
+  IS_JSON = 1 << 8,
+  SPLIT_KEY_AT = 9, /* two bits, a clv_split_key */
+  HAS_TARGETS = 1 << 11,
+  HAS_FILES = 1 << 12,  /* a column names images, and one has weights */
+  HAS_MARKS = 1 << 13,  /* the session names the marks of missing values */
+  HAS_FORMAT = 1 << 14, /* the session says how dates look */
+  IS_DATE = 1 << 15,
+  MASKS_MISSING = 1 << 16, /* labels of the targets may be missing */
+};
 
 static const clv_column_options columns[] = {
     {.name = "a", .missing = CLV_MISSING_MEAN, .has_indicator = true},
@@ -27,8 +49,11 @@ static const clv_column_options columns[] = {
      .has_indicator = true},
     {.name = "t", .use = CLV_COLUMN_TARGET},
     {.name = "id", .use = CLV_COLUMN_ID},
-    {.name = "u", .use = CLV_COLUMN_TARGET}, /* the second of several targets */
 };
+static const clv_column_options second_target = {.name = "u", .use = CLV_COLUMN_TARGET},
+                                path_column = {.name = "p", .use = CLV_COLUMN_FILE},
+                                weight_column = {.name = "w", .use = CLV_COLUMN_WEIGHT};
+enum { MAX_COLUMNS = CLV_COUNT(columns) + 3, DATE_COLUMN = 6 };
 static const clv_target_option targets[] = {{"t", CLV_TASK_CLASSES}, {"u", CLV_TASK_LABELS}};
 
 /* Fails unless clv_learnt_parse reads what clv_learnt_write wrote, to the same text. */
@@ -67,11 +92,25 @@ static void check_encoded(const clv_cell_table *t, const clv_learnt *l) {
   }
 }
 
+/* Checks that each class of a target has a name. */
+static void check_class_names(const clv_dataset *ds, const clv_learnt *l, size_t target) {
+  const char *name = clv_dataset_target_name(ds, target);
+  NEVER(strcmp(name, targets[target].name) != 0);
+  for (size_t i = 0; i < clv_dataset_target_class_count(ds, target); i++) {
+    const char *class_name = clv_dataset_target_class_name(ds, target, i),
+               *learnt_name = clv_learnt_class_name(l, name, i);
+    NEVER(!class_name || (learnt_name && strcmp(class_name, learnt_name) != 0));
+  }
+}
+
 /* Makes the labels of several targets, and checks that their classes are in range. */
 static void check_targets(clv_cell_table *t, const clv_learnt *l) {
   clv_dataset ds = {.table = t, .count = t->count, .inputs_path = (char *)(uintptr_t) "fuzz"};
   clv_err err = {0};
   NEVER(clv_targets_set_labels(&ds, l, &err) != CLV_OK);
+  NEVER(clv_dataset_target_count(&ds) != CLV_COUNT(targets));
+  for (size_t k = 0; k < CLV_COUNT(targets); k++) check_class_names(&ds, l, k);
+  for (size_t i = 0; i < clv_learnt_target_count(l); i++) NEVER(!clv_learnt_target_name(l, i)[0]);
   for (size_t i = 0; i < ds.count; i++)
     for (size_t k = 0; k < CLV_COUNT(targets); k++) {
       int64_t class = clv_dataset_target_class(&ds, k, i);
@@ -80,6 +119,43 @@ static void check_targets(clv_cell_table *t, const clv_learnt *l) {
     }
   clv_learnt_targets_free(ds.targets, ds.n_targets);
   clv_tensor_unref(ds.labels);
+}
+
+/* Checks that paths stay in the folder of the images, and that weights are numbers from 0 on. */
+static void check_paths_and_weights(const clv_cell_table *t) {
+  for (size_t i = 0; t->files && i < t->count; i++)
+    NEVER(!clv_image_is_path_inside(clv_table_text(t, t->files, i)));
+  for (size_t i = 0; t->weight && i < t->count; i++) NEVER(!(t->weight->numbers[i] >= 0));
+}
+
+/* Reads an accepted table again from a file. It may be refused there for its first bytes, which are
+ * those of another format. */
+static void check_from_file(const clv_dataset_options *o, const clv_bytes *text,
+                            const clv_cell_table *t) {
+  static int fd = -1;
+  char path[40];
+  clv_dataset_options of_file = *o;
+  CLV_AUTO(clv_table_freep) clv_cell_table *read = NULL;
+  clv_err err = {0};
+  if (fd < 0) fd = memfd_create("fuzz", MFD_CLOEXEC);
+  NEVER(fd < 0 || ftruncate(fd, 0) != 0 ||
+        pwrite(fd, text->data, text->len, 0) != (ssize_t)text->len);
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  of_file.inputs_path = path;
+  if (clv_table_open(&of_file, &read, &err) != CLV_OK) {
+    NEVER(!strstr(err.text, path));
+    return;
+  }
+  NEVER(read->count != t->count || read->broken.n != t->broken.n ||
+        read->id_texts.len != t->id_texts.len);
+}
+
+/* The classes of the records that are kept are among those of all. */
+static void check_classes(const clv_cell_table *t, const clv_learnt *l) {
+  CLV_AUTO(clv_learnt_freep) clv_learnt *of_kept = NULL;
+  clv_err err = {0};
+  NEVER(clv_table_learn_classes(t, &of_kept, &err) != CLV_OK);
+  NEVER(!of_kept->n_classes || of_kept->n_classes > l->n_classes);
 }
 
 static void check_table(clv_cell_table *t) {
@@ -95,6 +171,10 @@ static void check_table(clv_cell_table *t) {
   check_learnt(l);
   check_encoded(t, l);
   if (t->n_targets) check_targets(t, l);
+  check_paths_and_weights(t);
+  NEVER(clv_table_keep_only(t, &half, &err) != CLV_OK || t->count != half.n);
+  check_encoded(t, l);
+  if (t->target && !t->target->has_numbers) check_classes(t, l);
 }
 
 /* Reads a date in the format of the first line. */
@@ -122,53 +202,75 @@ static void check_date(const clv_bytes *text) {
     NEVER(parsed_again != floor(days));
 }
 
-/* Copies the columns. masks_missing: labels of the targets may be missing. */
-static void copy_columns(clv_column_options to[CLV_COUNT(columns)], bool masks_missing) {
-  memcpy(to, columns, sizeof columns);
-  for (size_t i = 0; i < CLV_COUNT(columns); i++)
-    if (masks_missing && columns[i].use == CLV_COLUMN_TARGET) to[i].missing = CLV_MISSING_MASK;
+static void check_learnt_file(const clv_bytes *text) {
+  CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
+  clv_err err = {0};
+  if (clv_learnt_parse(text->data, text->len, "fuzz.json", &l, &err) == CLV_OK)
+    check_learnt(l);
+  else
+    NEVER(!strstr(err.text, "fuzz.json:"));
+}
+
+/* Lists the columns of the session. Returns their number. */
+static size_t list_columns(unsigned options, clv_column_options list[MAX_COLUMNS]) {
+  size_t n = CLV_COUNT(columns);
+  memcpy(list, columns, sizeof columns);
+  if (options & HAS_FORMAT) list[DATE_COLUMN].format = "%d.%m.%Y";
+  if (options & HAS_TARGETS) list[n++] = second_target;
+  if (options & HAS_FILES) list[n++] = path_column;
+  if (options & HAS_FILES) list[n++] = weight_column;
+  for (size_t i = 0; i < n && options & HAS_TARGETS && options & MASKS_MISSING; i++)
+    if (list[i].use == CLV_COLUMN_TARGET) list[i].missing = CLV_MISSING_MASK;
+  return n;
+}
+
+static void parse_table(unsigned options, const clv_bytes *text) {
+  static const char *const set_names[CLV_SET_COUNT] = {"p1", "p2", "p3"}, *const marks[] = {
+                                                                              "-9", "unknown"};
+  clv_column_options list[MAX_COLUMNS];
+  clv_err err = {0};
+  clv_dataset_options o = {
+      .inputs_path = options & IS_JSON    ? "fuzz.jsonl"
+                     : options & HAS_TABS ? "fuzz.tsv"
+                                          : "fuzz.csv",
+      .split_key = (clv_split_key)((options >> SPLIT_KEY_AT & 3) % 3),
+      .labels = options & HAS_NUMBERS ? CLV_LABEL_FLOAT : CLV_LABEL_CLASS,
+      .skips_labels = options & SKIPS_LABELS,
+      .skips_broken = options & SKIPS_BROKEN,
+      .reads_weights = options & HAS_FILES,
+      .text = {.group = options & HAS_GROUPS ? "id" : NULL},
+      .table = {.separator = options & HAS_TABS && !(options & IS_JSON) ? '\t' : '\0',
+                .columns = list,
+                .n_columns = list_columns(options, list),
+                .targets = targets,
+                .n_targets = options & HAS_TARGETS ? CLV_COUNT(targets) : 0,
+                .missing_marks = marks,
+                .n_missing_marks = options & HAS_MARKS ? CLV_COUNT(marks) : 0,
+                .files = "tests/fuzz/corpus/image",
+                .ignores_unlisted_columns = options & IGNORES_OTHERS,
+                .has_decimal_comma = options & HAS_DECIMAL_COMMA}};
+  for (int set = 0; set < CLV_SET_COUNT; set++)
+    o.set_values[set] = (clv_set_values){&set_names[set], 1};
+  CLV_AUTO(clv_table_freep) clv_cell_table *t = NULL;
+  if (clv_table_parse(&o, text->data, text->len, &t, &err) != CLV_OK) {
+    NEVER(!strstr(err.text, "fuzz."));
+    return;
+  }
+  if (!(options & IS_JSON)) check_from_file(&o, text, t);
+  check_table(t);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  static const char *const set_names[CLV_SET_COUNT] = {"p1", "p2", "p3"};
-  clv_err err = {0};
-  if (size < 2) return 0;
+  if (size < 3) return 0;
+  unsigned options = data[0] | (unsigned)data[1] << 8 | (unsigned)data[2] << 16;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_bytes_add(&text, data + 2, size - 2);
+  clv_bytes_add(&text, data + 3, size - 3);
   clv_bytes_add(&text, "", 0);
-  if (data[0] & 1) {
-    CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
-    if (clv_learnt_parse(text.data, text.len, "fuzz.json", &l, &err) == CLV_OK)
-      check_learnt(l);
-    else
-      NEVER(!strstr(err.text, "fuzz.json:"));
-    return 0;
-  }
-  if (data[1] & 128) return check_date(&text), 0;
-  bool is_json = data[1] & 1, has_targets = data[1] & 8;
-  clv_column_options used_columns[CLV_COUNT(columns)];
-  copy_columns(used_columns, has_targets && data[1] & 16);
-  clv_dataset_options o = {.inputs_path = is_json       ? "fuzz.jsonl"
-                                          : data[0] & 2 ? "fuzz.tsv"
-                                                        : "fuzz.csv",
-                           .split_key = (data[1] >> 1 & 3) % 3,
-                           .labels = data[0] & 4 ? CLV_LABEL_FLOAT : CLV_LABEL_CLASS,
-                           .skips_labels = data[0] & 8,
-                           .skips_broken = data[0] & 16,
-                           .text = {.group = data[0] & 32 ? "id" : NULL},
-                           .table = {.columns = used_columns,
-                                     .n_columns = CLV_COUNT(columns) - !has_targets,
-                                     .targets = targets,
-                                     .n_targets = has_targets ? CLV_COUNT(targets) : 0,
-                                     .ignores_unlisted_columns = data[0] & 64,
-                                     .has_decimal_comma = data[0] & 128}};
-  for (int set = 0; set < CLV_SET_COUNT; set++)
-    o.set_values[set] = (clv_set_values){&set_names[set], 1};
-  clv_cell_table *t = NULL;
-  if (clv_table_parse(&o, text.data, text.len, &t, &err) == CLV_OK)
-    check_table(t);
+  if (options & IS_LEARNT)
+    check_learnt_file(&text);
+  else if (options & IS_DATE)
+    check_date(&text);
   else
-    NEVER(!strstr(err.text, "fuzz."));
-  clv_table_free(t);
+    parse_table(options, &text);
   return 0;
 }

@@ -2,6 +2,7 @@
  *
  * Fuzzes the reader of tokenizer.json with a file of any kind, and its tokenizer with a text.
  */
+#include "master/tokens/tokens_int.h"
 #include "tests/fuzz/fuzz_tokens.h"
 
 /* The smallest valid file. An input that is a text only is tokenised with it. */
@@ -17,6 +18,14 @@ static clv_tokenizer *valid_tokenizer(void) {
   return t;
 }
 
+/* Asks for the steps that tokenizer_config.json may contradict. */
+static void find_steps(const clv_tokenizer *t) {
+  clv_bert_flags flags;
+  (void)clv_normalizer_find_bert(t, &flags);
+  int prepends = clv_pre_tokenizer_prepends(t);
+  NEVER(prepends < -1 || prepends > 1);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
   clv_err err = {0};
@@ -27,6 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   clv_code code = clv_tokenizer_parse_json(text, (size_t)(nul - text), "fuzz", &t, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz:"));
+  if (code == CLV_OK) find_steps(t);
   if (code == CLV_OK) encode_text(t, nul + 1, size - (size_t)(nul - text) - 1);
   return 0;
 }

@@ -47,6 +47,10 @@ static void check_encoding(const input *in, const clv_frame *read, clv_payload p
   clv_payload_copy(in->pieces, &payload, 0, payload.len, bytes);
   assert_holds(clv_payload_crc32c(in->pieces, &payload, 0, payload.len) ==
                clv_crc32c(0, bytes, payload.len));
+  CLV_AUTO(clv_freep) uint8_t *past_cache = malloc(payload.len + 1);
+  assert_holds(past_cache && clv_payload_copy_past_cache(in->pieces, &payload, past_cache) ==
+                                 clv_crc32c(0, bytes, payload.len));
+  assert_holds(memcmp(past_cache, bytes, payload.len) == 0);
   size_t at = 0, total = 0;
   for (clv_piece piece; clv_payload_next_piece(in->pieces, &payload, &at, &piece);)
     total += piece.len;
@@ -114,6 +118,39 @@ UNARY(status_reply)
 UNARY(kept_request)
 UNARY(kept_reply)
 
+/* Answers Hello as a peer whose newest protocol is *user. */
+static clv_code answer_hello(void *user, const clv_bytes *request, clv_bytes *ret_reply,
+                             clv_err *err) {
+  const uint32_t *newest = user;
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request q = {0};
+  clv_piece piece = {request->data, request->len};
+  (void)ret_reply;
+  CLV_TRY(clv_wire_hello_request_decode(&piece, 1, &q, err));
+  assert_holds(clv_wire_protocol_has_acks(q.about.protocol) || q.about.protocol < 9);
+  if (q.about.protocol <= *newest) return CLV_OK;
+  return clv_fail(err, CLV_UNIMPLEMENTED, "protocol %u", q.about.protocol);
+}
+
+/* Decodes a master's HELLO, and says the same to peers of each protocol, old and new. */
+static void fuzz_greeting(const input *in) {
+  CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request q = {0};
+  clv_err err = {0};
+  fuzz_hello_request(in);
+  if (clv_wire_hello_request_decode(in->pieces, in->n, &q, &err) != CLV_OK) return;
+  for (uint32_t newest = CLV_WIRE_PROTOCOL_MIN - 1; newest <= CLV_WIRE_PROTOCOL; newest++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+    clv_code code = clv_wire_hello_exchange(&q.about, answer_hello, &newest, &reply, &err);
+    assert_holds(code == CLV_EXHAUSTED ||
+                 (code == CLV_OK ? newest >= CLV_WIRE_PROTOCOL_MIN : code == CLV_UNIMPLEMENTED));
+  }
+  for (uint32_t i = 0; i < q.about.n_capabilities; i++)
+    assert_holds(clv_wire_has_capability(&q.about, q.about.capabilities[i]));
+  assert_holds(!clv_wire_has_capability(&q.about, "\n"));
+  uint32_t theirs = q.about.limits.peer_timeout_ms,
+           shorter = clv_wire_shorter_timeout(15000, theirs);
+  assert_holds(shorter >= 1000 && shorter <= 15000);
+}
+
 /* Decodes a worker's HELLO, looks up devices by name, as a master does, and checks its limits. */
 static void fuzz_hello(const input *in) {
   static const char *const names[] = {"", "auto", "cpu", "cuda", "cuda:0"};
@@ -161,10 +198,9 @@ static void fuzz_reflection(const input *in) {
 }
 
 static void (*const targets[])(const input *in) = {
-    fuzz_frame,      fuzz_hello_request,  fuzz_hello,        fuzz_open_request,
-    fuzz_open_reply, fuzz_close_request,  fuzz_close_reply,  fuzz_load_request,
-    fuzz_load_reply, fuzz_status_request, fuzz_status_reply, fuzz_health,
-    fuzz_reflection, fuzz_kept_request,   fuzz_kept_reply,
+    fuzz_frame,         fuzz_greeting,    fuzz_hello,        fuzz_open_request, fuzz_open_reply,
+    fuzz_close_request, fuzz_close_reply, fuzz_load_request, fuzz_load_reply,   fuzz_status_request,
+    fuzz_status_reply,  fuzz_health,      fuzz_reflection,   fuzz_kept_request, fuzz_kept_reply,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

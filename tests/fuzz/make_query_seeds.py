@@ -1,9 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes tests/fuzz/corpus/query: valid and invalid queries of tests/golden/table/tables.db."""
-import os
+from seeds.corpus import write
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus/query")
 END = " ORDER BY record"
 QUERIES = {
     "plain": "SELECT * FROM train" + END, "names": 'select "age", [dose], `site` from train order by 1; -- all',
@@ -17,7 +16,5 @@ QUERIES = {
     "blob": "SELECT x'00ff' AS b, NULL ORDER BY 1", "empty": "",
 }
 
-os.makedirs(FOLDER, exist_ok=True)
 for name, text in QUERIES.items():
-    with open(os.path.join(FOLDER, name), "w") as f:
-        f.write(text)
+    write("query", name, text)

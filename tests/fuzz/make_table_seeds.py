@@ -1,15 +1,26 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes tests/fuzz/corpus/table: valid and invalid tables, and files of values learnt from tables.
-The first two bytes of each are the options of fuzz_table.c."""
-import json, os
+The first three bytes of each are the options of fuzz_table.c."""
+import json
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus/table")
+from seeds.corpus import gzip_of, write
+
 LEARNT, TSV, NUMBERS, UNLABELLED, SKIPS, GROUPS, OTHERS, COMMA = (1 << k for k in range(8))
-JSON, TIMES, SETS, DATE = 1 << 8, 1 << 9, 2 << 9, 1 << 15
+JSON, TIMES, SETS, TARGETS, FILES, MARKS, FORMAT, DATE = 1 << 8, 1 << 9, 2 << 9, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15
+MASKED, TEXTS, HALF = 1 << 16, 1 << 17, 1 << 18
 HEADER = "a,b,c,d,e,f,g,t,id\n"
 LINE = "1,2,3,x,y,yes,2024-01-31,u,p1\n"
 TABS = HEADER.replace(",", "\t")
+GOOD_RECORD = '"a":1,"b":1,"c":1,"d":"x","e":"y","f":1,"g":null,"t":"u"'
+
+
+def wider(header, *cells):
+    """The table with further columns, and a line for each list of their cells. The targets and ids
+    differ."""
+    lines = (LINE.replace("u,p1", f"{'uv'[i % 2]},p{i + 1}").replace("\n", f",{more}\n") for i, more in enumerate(cells))
+    return HEADER.replace("\n", f",{header}\n") + "".join(lines)
+
 
 TABLES = {
     "plain": (0, HEADER + LINE + ",,,,,,,v,p2\n3,1e-3,0.5,z,y,no,1969-12-31T23:59:59.5+02:00,u,p3\n4,2,1,x,w,1,,v,p4\n"),
@@ -36,6 +47,21 @@ TABLES = {
     "json_unknown": (JSON | SKIPS, '{"t":"u","id":"p"}\n{"zz":1}\n'), "json_absent": (JSON, '{"t":"u","id":"p"}\n'),
     "json_groups": (JSON | GROUPS | SKIPS | OTHERS, '{"a":1,"b":1,"c":1,"d":"x","e":"y","f":1,"g":null,"t":"u","id":"p"}\n{"t":"u"}\n{"t":"u","id":[1]}\n{"z":{},"id":1}\n'),
     "json_comma": (JSON | COMMA | NUMBERS, '{"a":1.5,"b":"1,5","c":1,"d":"x","e":"y","f":1,"t":2.5,"id":"p"}\n'),
+    "targets": (TARGETS, wider("u", "yes", "no", "1", "0")), "targets_broken": (TARGETS | SKIPS, wider("u", "yes", "2", "", "no")),
+    "targets_masked": (TARGETS | MASKED, wider("u", "no", "", "NA", "0") + ",,,,,,,,p9,yes\n"), "targets_all_missing": (TARGETS | MASKED, wider("u", "", "")),
+    "targets_masked_absent": (TARGETS | MASKED | JSON, '{"a":1,"b":2,"c":3,"d":"x","e":"y","f":true,"g":null,"id":"p1","u":false}\n{"a":1,"b":2,"c":3,"d":"x","e":"y","f":true,"g":null,"t":"v","id":"p2"}\n'),
+    "targets_alone": (TARGETS, HEADER + LINE), "targets_json": (TARGETS | JSON, f'{{{GOOD_RECORD},"u":true,"id":1}}\n{{{GOOD_RECORD},"u":0,"id":2}}\n'),
+    "files": (FILES, wider("p,w", "rgb.png,1", " grey.png ,0.5", "text.png,0", "rgb.jpg,1e9")),
+    "files_broken": (FILES | SKIPS, wider("p,w", "rgb.png,1", "../image/rgb.png,1", "/etc/passwd,1", "none.png,1", ",1", "rgb\0.png,1",
+                                          "\udce4,1", "rgb.png,-1", "rgb.png,", "rgb.png,x", "a/./b,1")),
+    "files_json": (FILES | JSON | SKIPS, f'{{{GOOD_RECORD},"id":1,"p":"rgb.png","w":2}}\n{{{GOOD_RECORD},"id":2,"w":2}}\n'
+                   f'{{{GOOD_RECORD},"id":3,"p":null,"w":1}}\n{{{GOOD_RECORD},"id":4,"p":"rgb.png"}}\n{{{GOOD_RECORD},"id":5,"p":7,"w":"1"}}\n'),
+    "files_and_targets": (FILES | TARGETS, wider("p,w,u", "rgb.png,1,yes", "rgb.jpg,2,no")),
+    "marks": (MARKS, HEADER + LINE + "-9,-9,-9,unknown,unknown,-9,-9,v,p2\n,2,3,x,y,yes,,v,p3\n"),
+    "format": (FORMAT, HEADER + LINE.replace("2024-01-31", "31.01.2024") + LINE.replace("2024-01-31", "")),
+    "format_other": (FORMAT | SKIPS, HEADER + LINE.replace("2024-01-31", "31.01.2024") + LINE),
+    "quantiles": (0, HEADER + "".join(LINE.replace("1,2,", f"1,{b},") for b in (1, 2, 2, 3, 4, 0, 2, 2.5, 3.5, 9))),
+    "of_another_kind": (OTHERS, "PAR1," + HEADER + "0," + LINE), "all_broken": (SKIPS, HEADER + "x" + LINE[1:] + "1,2\n"),
     "date_iso": (DATE, "\n2024-02-29T23:59:59.999-11:30"), "date_iso_day": (DATE, "\n0001-01-01"),
     "date_zone": (DATE, "\n9999-12-31T23:00-0600"), "date_form": (DATE, "%d.%m.%Y %H:%M:%S,%f%z\n31.12.1999 1:2:3,456Z"),
     "date_names": (DATE, "%d %b %Y\n1 sep 2024"), "date_name": (DATE, "%B%%%Y\nMay%2024"), "date_short": (DATE, "%d.%m.%y\n1.2.24"),
@@ -55,12 +81,15 @@ FILES = {
         "column_key": {"x": 1}}.items()},
 }
 
-os.makedirs(FOLDER, exist_ok=True)
+
+
+def put(name, options, text):
+    write("table", name, options.to_bytes(3, "little") + text.encode(errors="surrogateescape"))
+
+
 for name, (options, text) in TABLES.items():
-    with open(os.path.join(FOLDER, name), "wb") as f:
-        f.write(options.to_bytes(2, "little") + text.encode(errors="surrogateescape"))
+    put(name, options, text)
+write("table", "gzip", bytes(3) + gzip_of(HEADER + LINE))
 for name, value in FILES.items():
-    with open(os.path.join(FOLDER, name + ".json"), "wb") as f:
-        f.write(LEARNT.to_bytes(2, "little") + json.dumps(value).encode())
-with open(os.path.join(FOLDER, "twice.json"), "wb") as f:
-    f.write(LEARNT.to_bytes(2, "little") + json.dumps(GOOD)[:-1].encode() + b',"version":1}')
+    put(name + ".json", LEARNT, json.dumps(value))
+put("twice.json", LEARNT, json.dumps(GOOD)[:-1] + ',"version":1}')

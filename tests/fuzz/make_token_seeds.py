@@ -10,17 +10,12 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden"))
 import charsmap  # noqa: E402
+from seeds.corpus import ROOT, gzip_of, write  # noqa: E402
 
-CORPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
 TEXT = "Déjà vu: don't I'LL 'ſ 12345  \r\n\n x 漢字 e\u0301\u0323\u0301 가\u1100\u1161 [SEP] <s> a  b\tc ab abc AB\u00a0!? \u0130".encode()
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
          r"|\s+(?!\S)|\s+")
-
-
-def write(target, name, data):
-    with open(os.path.join(CORPUS, target, name), "wb") as f:
-        f.write(data if isinstance(data, bytes) else data.encode())
 
 
 def byte_chars():
@@ -52,7 +47,8 @@ def json_seeds():
         "twice": '{"a": 1, "a": 2}', "deep": "[" * 70, "half": '["\\ud800"]', "escape": '["\\q"]', "open": '["abc',
         "control": '["a\x01"]', "comma": "[1 2]", "colon": '{"a" 1}', "end": "[] x", "number": "[01, 1., 1e, -]",
         "large": "[1e999]", "long": "1" * 80, "word": "[nul]", "whole": "[1.5]", "range": "[99999]", "empty": "", "no": "?",
-        "falsehood": "tru", "u": '"\\u12', "pair": '"\\ud83dx"', "byte": b'"\xff"', "inside": '{"a": [tru]}', "real": "1.5", "realneg": "-1e+5"}
+        "falsehood": "tru", "u": '"\\u12', "pair": '"\\ud83dx"', "byte": b'"\xff"', "inside": '{"a": [tru]}', "mark": "\ufeff[1]", "utf16": '{"a": 1}'.encode("utf-16"), "utf32": "[]".encode("utf-32-le"),
+        "real": "1.5", "realneg": "-1e+5"}
     for name, text in values.items():
         write("json", name, text)
 
@@ -274,7 +270,7 @@ def text_seeds():
         "good.jsonl": '{"text": "a b", "label": "x", "z": [1]}\n\n{"label": 3, "text": "b"}', "missing.jsonl": '{"label": "x"}\n',
         "missing_label.jsonl": '{"text": "x"}\n', "kind.jsonl": '{"text": 1}\n', "range.jsonl": '{"label": -1}\n', "end.jsonl": '{"text": "a"} x',
         "words.jsonl": '{"text": ["a", "b"], "label": "x"}', "words_open.jsonl": '{"text": ["a" 1]}', "words_kind.jsonl": '{"text": [1]}',
-        "parsed_again.jsonl": '{"text": "a", "text": "b"}', "list.jsonl": "[]", "long.jsonl": '{"text": "' + "a b " * 20 + '", "label": "c"}'}
+        "again.jsonl": '{"text": "a", "text": "b"}', "list.jsonl": "[]", "long.jsonl": '{"text": "' + "a b " * 20 + '", "label": "c"}'}
     for name, text in tables.items():
         data = text if isinstance(text, bytes) else text.encode()
         write("text", name, bytes([name.endswith(".csv") | 2]) + data)
@@ -285,6 +281,7 @@ def text_seeds():
     write("text", "broken_one.csv", b"\x0btext,label\na,b\na\na,b,c\n")
     write("text", "broken_one.jsonl", b'\x0a{"text": "a", "label": "x"}\n{"text": 1}\n{"text": ')
     write("text", "utf16.csv", b"\3" + "text,label\na,b\n".encode("utf-16"))
+    write("text", "empty_line_between_pieces", b"\3" + gzip_of("text,label,x\na,b,", "c", 65517, "\n\r\na,b,\n"))
     write("text", "rows.csv", b"\3text,label\n" + b"a,b\n" * 200)
 
 
@@ -308,7 +305,7 @@ def words_seeds():
 
 
 def hf_seeds():
-    golden = os.path.join(os.path.dirname(CORPUS), "../golden/hf")
+    golden = os.path.join(ROOT, "tests/golden/hf")
     configs = {}
     for family in sorted(os.listdir(golden)):
         with open(os.path.join(golden, family, "config.json")) as f:
@@ -369,8 +366,6 @@ def page_seeds():
     write("pages", "label_list", b'\2{"label": []}')
 
 
-for folder in ("json", "pieces", "tokenizer", "charsmap", "text", "words", "hf", "pages", "peft"):
-    os.makedirs(os.path.join(CORPUS, folder), exist_ok=True)
 json_seeds()
 pieces_seeds()
 tokenizer_seeds()

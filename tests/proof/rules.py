@@ -106,6 +106,15 @@ def coverage(lines):
     return f"{len(rows)} files, lowest {min(rows):g} %, {end[1] or 0} below their floor", end[1] is None
 
 
+def readers(lines):
+    rows = [(int(m[1].replace(",", "")), float(m[2])) for m in every(r"^\S+ +([\d,]+) inputs, \d+ s, ([\d.]+) % of its lines", lines)]
+    end = last(r"^(\d+) of (\d+) readers without findings", lines)
+    if len(rows) != int(end[2]):
+        raise Unreadable(f"{len(rows)} readers instead of {end[2]}")
+    return (f"{end[1]} of {end[2]} readers, {min(n for n, _ in rows):,} inputs at least, lowest {min(p for _, p in rows):g} % of lines",
+            end[1] == end[2])
+
+
 def hf_parity(lines):
     m = last(r"^(\d+ configs of \d+ families, \d+ cuts) with the bits of one part$", lines)
     figure, met = suites(1)(lines)
@@ -260,6 +269,7 @@ PROOFS = (
           short={"LEARNS_ARGS": "gpipe"}, minutes=60),
     Proof("fuzz", "no finding", fuzz, ("tests/fuzz",), {"FUZZ_SECONDS": "60"}, {"FUZZ_SECONDS": "2"}, 35),
     Proof("fuzz-coverage", "none below its floor", coverage, ("tests/fuzz",), minutes=8),
+    Proof("fuzz-readers", "no finding, 90 % of lines", readers, ("tests/fuzz", "master/data"), {"FUZZ_RUNS": "10000000"}, {"FUZZ_RUNS": "10000"}, 120),
     Proof("mutate", "none survives", mutants, (*BREAKS, "tests/unit", "tests/faults"), minutes=60),
     Proof("long", NONE_FAILED, suites(1), ("tests",), minutes=25),
     Proof("sanitize", NONE_FAILED, suites(2), ("tests",), minutes=90),

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that the makers of seeds share: the messages of the shipped .proto and the folder of the
-seeds."""
+"""Parts that the makers of messages share: the classes that protoc makes from the shipped
+.proto."""
 import os
 import re
 import subprocess
 import sys
 import tempfile
 
-HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ROOT = os.path.dirname(os.path.dirname(HERE))
+from seeds.corpus import ROOT, read, write  # noqa: F401, for those who import this file
+
 with tempfile.TemporaryDirectory() as made:
     subprocess.run(["protoc", f"-I{ROOT}/proto", "--python_out=" + made, "cleave/v1/cleave.proto"], check=True)
     sys.path.insert(0, made)
@@ -18,13 +18,6 @@ ID = bytes(range(1, 17))
 F32, I64 = 1, 3
 
 
-def write(folder, name, data):
-    path = os.path.join(HERE, "corpus", folder)
-    os.makedirs(path, exist_ok=True)
-    with open(os.path.join(path, name), "wb") as f:
-        f.write(data)
-
-
 def crc32c(data):
     crc = 0xFFFFFFFF
     for byte in data:
@@ -32,11 +25,6 @@ def crc32c(data):
         for _ in range(8):
             crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
     return crc ^ 0xFFFFFFFF
-
-
-def read(folder, name):
-    with open(os.path.join(HERE, "corpus", folder, name), "rb") as f:
-        return f.read()
 
 
 def changed(message, **fields):

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Seeds of whole files, composed of seeds of their parts: files of earlier runs (corpus/history)
-and checkpoint folders (corpus/checkpoint)."""
+and checkpoint folders (corpus/checkpoint). Also weights (corpus/safetensors), digests of a run's
+data (corpus/run_folder) and heads of caches (corpus/cache)."""
+import hashlib
+import json
 import re
 import struct
 
@@ -26,6 +29,25 @@ HISTORIES = {
 for name, parts in HISTORIES.items():
     write("history", name, b"\0".join(parts))
 
+# ---- weights -------------------------------------------------------------------------------------
+
+
+def weights(tensors, data=bytes(range(24)), metadata=None):
+    """A file of tensors {name: (dtype, shape, begin, end)}."""
+    head = {"__metadata__": metadata} if metadata is not None else {}
+    head.update((name, {"dtype": d, "shape": s, "data_offsets": [a, b]}) for name, (d, s, a, b) in tensors.items())
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+AVERAGES = weights({"a.weight": ("F32", [2], 0, 8), "a.weight.ema": ("F32", [2], 8, 16), "b": ("F32", [1], 16, 20), "b.ema": ("F32", [1, 1], 20, 24)})
+WEIGHTS = {"averages": AVERAGES, "dtype_unknown": weights({"a": ("F128", [6], 0, 24)}), "dtype_of_bits": weights({"a": ("F4", [48], 0, 24)}),
+           "shape_overflows": weights({"a": ("F32", [1 << 40, 1 << 40], 0, 24)}), "metadata_list": weights({"a": ("F32", [6], 0, 24)}, metadata=[]),
+           "metadata_number": weights({"a": ("F32", [6], 0, 24)}, metadata={"a": 1}), "metadata": weights({"a": ("BF16", [12], 0, 24)}, metadata={"format": "pt"})}
+for name, data in WEIGHTS.items():
+    write("safetensors", name, data)
+
 FAULTS = 9  # number of faults in fuzz_checkpoint.c
 STATE, MODEL = read("state", "whole"), read("safetensors", "small")
 GOOD = [STATE, MODEL, MODEL, b"{}"]
@@ -33,10 +55,19 @@ CHECKPOINTS = {f"fault{fault}_{which}": (fault, which, GOOD) for fault in range(
 CHECKPOINTS["bad_state"] = (0, 0, [b"{}", MODEL, MODEL, b"{}"])
 CHECKPOINTS["bad_model"] = (0, 0, [STATE, MODEL[:9], MODEL, b"{}"])
 CHECKPOINTS["bad_optimizer"] = (0, 0, [STATE, MODEL, b"", b"{}"])
+CHECKPOINTS["averages"] = (0, 0, [STATE, weights({"a.weight": ("F32", [2], 0, 8), "b": ("F32", [1], 8, 12)}, bytes(12)), AVERAGES, b"{}"])
 CHECKPOINTS["raw_manifest"] = (FAULTS - 1, 0, [read("manifest", "whole"), MODEL, MODEL, b"{}"])
 for name, (fault, which, parts) in CHECKPOINTS.items():
     write("checkpoint", name, bytes([fault + FAULTS * which])
           + b"".join(struct.pack("<H", len(part)) + part for part in parts))
+
+# ---- digests of a run's data, of which one is of the config.json of fuzz_run_folder.c ------------
+
+DIGEST = hashlib.sha256(b"{}\n").hexdigest()
+DIGESTS = {"config": f"model.config 1 {DIGEST}\n", "config_other": f"model.config 1 {'ab' * 32}\n",
+           "config_and_rows": f"train.rows 9 {'cd' * 32}\nmodel.config 1 {DIGEST}\n", "no_config": f"train.rows 9 {'cd' * 32}\n"}
+for name, text in DIGESTS.items():
+    write("run_folder", name, text)
 
 # ---- heads of caches -----------------------------------------------------------------------------
 

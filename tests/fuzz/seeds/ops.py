@@ -43,6 +43,10 @@ def attr(key, value):
     return pb.Attr(key=KEYS[key], ints=[int(p) for p in parts])
 
 
+def takes(row, kind):
+    return f".takes_{kind} = true" in row
+
+
 def inputs_of(row, words):
     """(shapes of the inputs, as the reader of cases makes them; which inputs hold integers)"""
     first = [int(n) for n in words["in"].split("x")]
@@ -50,12 +54,12 @@ def inputs_of(row, words):
     n, most = number("n_in"), number("max_in")
     while n < min(most, MOST_INPUTS) and f"in{n}" in words:
         n += 1
-    labels, lengths = ".labels = true" in row, ".lengths = true" in row
+    labels, lengths = takes(row, "labels"), takes(row, "lengths")
     specs = []
     for i in range(n):
         dims = first[:1] + first[2:] if labels and i == 1 else first
         dims = [int(v) for v in words[f"in{i}"].split("x")] if i and f"in{i}" in words else dims
-        whole = labels and i == 1 or ".rows = true" in row and i == 0 or lengths and i == most - 1
+        whole = labels and i == 1 or takes(row, "row_numbers") and i == 0 or lengths and i == most - 1
         specs.append(spec(*dims, dtype=I64 if whole else F32))
     return specs
 
@@ -71,6 +75,10 @@ def module_of(number, name, line):
     return load(nodes + [op], specs)
 
 
+ROWS = [text(OPS, name + ".c") for _, name in OP_LIST]
+# else they have other names, and seeds other types
+for kind in ("labels", "lengths", "row_numbers"):
+    assert any(takes(row, kind) for row in ROWS), f"no op has .takes_{kind} = true"
 for number, name in OP_LIST:
     for i, line in enumerate(lines_of(name)):
         write("load", f"op_{name}_{i}", module_of(int(number), name, line).SerializeToString())

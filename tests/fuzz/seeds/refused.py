@@ -83,12 +83,17 @@ BAD = {
     "value": bad_tensors(*SMALL, payload=b"1234", failure=FAILURE), "gradient": frame(
         pb.GRADIENT, X43, message=1, phase=1, order=5000),
     "tensor_here": frame(pb.DELIVER, X43, message=1),
+    "ack_counts": pb.Frame(kind=pb.ACK, ack=pb.Ack(received=range(40))), "ack_none": pb.Frame(kind=pb.ACK, ack=pb.Ack()),
 }
 two = [changed(h, transfer=7) for h in heads(X43, X43)[0]]
 BAD["transfer_twice"] = changed(BAD["mixed"], tensors=two, payload=b"")
 BAD["mixed"] = changed(BAD["mixed"], tensors=[two[0], changed(two[1], transfer=0)])
 for name, message in BAD.items():
     write("wire", "bad_frame_" + name, b"\x00\x00" + message.SerializeToString())
+write("wire", "frame_ack", b"\0\0" + pb.Frame(kind=pb.ACK, ack=pb.Ack(received=[5, 1 << 40, 7])).SerializeToString())
+for step in (0, 150):  # bytes of a piece
+    write("wire", f"frame_value_{step}", bytes([0, step]) + frame(pb.VALUE, ((128,), [i / 8 for i in range(128)]), message=1).SerializeToString())
+write("wire", "bad_frame_kind_of_4_bytes", bytes([0, 0, 8 | 5, 1, 2, 3, 4]))
 write("wire", "bad_frame_wire_type", bytes([0, 0, 8, 22, 0x23]))
 write("wire", "bad_frame_long_varint", bytes([0, 0, 8] + [255] * 11))
 write("wire", "bad_frame_field_zero", bytes([0, 0, 0, 1]))

@@ -169,6 +169,10 @@ unary(2, {"hello_reply": HELLO,
           "hello_reply_bad_long": changed(HELLO, worker="w" * 129),
           "hello_reply_bad_id": changed(HELLO, incarnation=b"short"),
           "hello_reply_bad_about": changed(HELLO, about=None),
+          "hello_reply_cpu": changed(HELLO, devices=["cpu"]),
+          "hello_reply_small": changed(HELLO, about=changed(ABOUT, limits=changed(LIMITS, message_bytes=1))),
+          "hello_reply_kinds": changed(HELLO, kinds=many(pb.DeviceKind(kind="cpu"), 2)),
+          "hello_reply_bad_kinds": changed(HELLO, kinds=[pb.DeviceKind(kind="cpu")]),
           "hello_reply_bad_devices": changed(HELLO, devices=["cpu"] * 65),
           "hello_reply_bad_device": changed(HELLO, devices=["cpu", ""]),
           "hello_reply_bad_artifacts": changed(HELLO, artifacts=many(ARTIFACT, 65)),
@@ -314,6 +318,7 @@ def one(now, module=1, peer=None):
 NEVER = [None, None]
 WAITS = dict(idle_ns=9, awaited_ns=9 * 10**9, awaits=40)
 LOOKS = {
+    "escrow": [None, STATUS] + NEVER + NEVER + [None, b"\1\7copy is old"], "no_escrow": NEVER + NEVER + NEVER + [None, b"\0"],
     "first": [None, STATUS], "busy": one(later(busy_ns=10)), "cores": one(later(turn_ns=10)),
     "idle": one(later(idle_ns=10, forwards=0)), "all_waits": one(later(idle_ns=5, turn_ns=4, busy_ns=1)),
     "slow_in": one(later(receiving_ns=9 * 10**9, bytes_in=10**6, **WAITS)),

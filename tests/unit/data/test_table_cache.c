@@ -271,6 +271,7 @@ static void damaged_caches_are_refused_by_name(void **state) {
   (void)state;
   static const int32_t large = 2, negative = -1;
   static const int64_t far = 1 << 20, inside = 1;
+  static const double infinite = HUGE_VAL;
   static const struct {
     const char *name;
     long offset;
@@ -279,6 +280,7 @@ static void damaged_caches_are_refused_by_name(void **state) {
     const char *want;
   } cases[] = {
       {"column-0.npy", 140, NULL, 0, "column-0.npy: truncated"},
+      {"column-0.npy", 128, &infinite, 8, "column-0.npy has the number of no value"},
       {"column-1.npy", 128, &large, 4, "column-1.npy has the number of no value"},
       {"column-2.npy", 128, &negative, 4, "column-2.npy has the number of no value"},
       {"ids.npy", 136, &far, 8, "has offsets in ids.npy that are of no texts"},
