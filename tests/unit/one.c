@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs one test of a program of cmocka: CLV_TEST_ONE names it (`make t`). Linked with every such
- * program.
+ * Lets the environment variable CLV_TEST_ONE select one test of a cmocka program (`make t`). This
+ * file is linked into each such program.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the reader of config.json: what transformers writes is read, a missing key has the value of
- * its class, and what the graph cannot have is refused by name, with its position.
+ * Tests the reader of config.json, with files as transformers writes them. A missing key gets the
+ * default of its transformers class. A key that the graph does not support is refused by name, with
+ * its position.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -99,8 +100,8 @@ static void present_keys_override_the_defaults(void **state) {
   assert_true(c.rope_base == 7);
 }
 
-/* The base of rotary positions, the number of labels and the sizes of GPT-2 are taken from the keys
- * that transformers 5.24 takes, in any order of the keys. */
+/* If two keys state the base of rotary positions, the number of labels or a size of GPT-2, the key
+ * that transformers 5.24 prefers counts, in any order of the keys. */
 static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
   static const struct {
     const char *first_lines, *last_lines;
@@ -249,7 +250,8 @@ static void unsupported_config_values_are_refused_by_name(void **state) {
   }
 }
 
-/* Sessions may list keys without a row; a listed key that has one is an error. */
+/* A session may list keys of config.json that Cleave does not know, to skip them. A listed key that
+ * Cleave knows is an error. */
 static void listed_unknown_keys_are_skipped(void **state) {
   static const char *const unknown_names[] = {"auto_map", "rope_factor"}, *const known_names[] = {
                                                                               "use_cache"};
@@ -272,8 +274,9 @@ static void listed_unknown_keys_are_skipped(void **state) {
                clv_hf_config_parse("f", text, strlen(text), &known_listed, &c, &err), &err);
 }
 
-/* Reads each kind of rotary positions, under the key of old and of new versions of transformers. A
- * limit of positions that the file does not give is the class's max_position_embeddings. */
+/* Reads each kind of rotary positions, under the key of old and of new versions of transformers. If
+ * the file gives no limit of positions, the default max_position_embeddings of the class is used.
+ */
 static void rotary_positions_and_windows_follow_the_file(void **state) {
   static const struct {
     const char *type, *last_lines;
@@ -360,7 +363,7 @@ static void out_of_range_config_numbers_are_refused(void **state) {
 }
 
 /* Keys of generation_config.json and preprocessor_config.json are known and change nothing, or are
- * refused unless they are listed. */
+ * refused unless the session lists them. */
 static void files_beside_the_config_are_checked_key_by_key(void **state) {
   static const char *const names[] = {"surprise"};
   static const clv_json_keys listed = {names, 1};

@@ -158,7 +158,7 @@ static void dropout_positions_match_transformers(void **state) {
   }
 }
 
-/* DistilBERT has no dropout behind attention. Its head for sequences has a dropout of its own. */
+/* DistilBERT has no dropout after attention. Its head for sequences has a dropout of its own. */
 static void distilbert_dropouts_match_transformers(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   clv_hf_config c = read_config("distilbert");
@@ -173,8 +173,8 @@ static void distilbert_dropouts_match_transformers(void **state) {
   assert_int_equal(count_op(g, CLV_OP_RELU), 1);
 }
 
-/* Rotary positions have the attributes of their kind, and each head of Qwen3 has a norm before
- * them. */
+/* The rotary op has the attributes of its kind. In Qwen3 an RMSNorm precedes the rotary op of
+ * queries and keys. */
 static void rotary_attributes_follow_the_kind(void **state) {
   static const struct {
     clv_hf_rope rope;
@@ -286,7 +286,8 @@ static void initial_weights_have_the_config_deviation(void **state) {
   }
 }
 
-/* The decoder shares the token table, which is listed once, and has its own bias. */
+/* The decoder of the head shares the table of the token embedding, which is listed once among the
+ * parameters, and has its own bias. */
 static void tied_head_shares_the_token_embedding(void **state) {
   static const struct {
     const char *family, *table, *decoder;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests how a run is moved aside for another one: completely or not at all, wherever it is killed.
+ * Tests how an old run is moved aside for a new one: completely or not at all, at whichever rename
+ * the process is killed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 
 enum { KILLED = 9, MAX_RENAMES = 64 };
 
-static int n_renames_left; /* renames left until the process dies in one; 0: it does not die */
+static int n_renames_left; /* calls of rename until the process exits in one; 0: it does not exit */
 
 /* Replaces rename of the C library. */
 int rename(const char *from, const char *to) {
@@ -118,7 +119,8 @@ static void start_run(clv_run_lock *c) {
   clv_run_lock_note_start(c, 0, 10, &digest);
 }
 
-/* Runs a process that dies at a rename. Returns false if it makes fewer renames. */
+/* Starts the run in a child process that exits at its `rename_number`-th rename. Returns false if
+ * the child makes fewer renames. */
 static bool kill_at_rename(const char *dir, int rename_number) {
   int status;
   pid_t pid = fork();
@@ -133,9 +135,9 @@ static bool kill_at_rename(const char *dir, int rename_number) {
   return WEXITSTATUS(status) == KILLED;
 }
 
-/* Starts the run again and again, each time in a process that dies at its `rename_number`-th
- * rename, until a process makes fewer renames and succeeds. */
-static void kill_later_starts(const char *dir, int rename_number) {
+/* Locks the run's folder twice: in a child process that exits at its `rename_number`-th rename,
+ * unless it makes fewer, and then in this process, which must succeed. */
+static void kill_later_start(const char *dir, int rename_number) {
   clv_run_lock *c = NULL;
   clv_err err = {0};
   int status;
@@ -161,7 +163,7 @@ static void kill_while_moving_leaves_old_or_new_run_intact(void **state) {
     for (int later_rename = 1; later_rename < 12; later_rename += 3) {
       make_old_run("runs/a", CLV_RUN_FINISHED);
       has_died = kill_at_rename("runs/a", rename_number);
-      kill_later_starts("runs/a", later_rename);
+      kill_later_start("runs/a", later_rename);
       bool is_unmoved = is_old_run("runs/a") && !does_file_exist("runs/a.1/run.json");
       bool is_moved_aside = is_new_run("runs/a") && is_old_run("runs/a.1");
       if (!is_unmoved && !is_moved_aside)
@@ -288,8 +290,7 @@ static void damaged_moving_note_moves_no_files(void **state) {
   assert_true(is_old_run("runs/e"));
 }
 
-/* A process may delete the folder after another one opened its lock and before that one locks
- * it. */
+/* Another process may delete the folder between this process's open and lock of the lock file. */
 static void lock_fails_when_its_folder_is_deleted(void **state) {
   clv_run_lock *c = NULL;
   clv_err err = {0};

@@ -189,7 +189,8 @@ static void progress_comes_from_the_last_complete_line(void **state) {
       {"{\"step\":30,\"loss\":0.25,\"accuracy\":0.5}\n", 30, 0.25},
       {"{\"step\":30,\"loss\":0.25}\n{\"step\":31,\"lo", 30, 0.25},
       {"{\"step\":31,\"loss\":null}\n", 31, NAN},
-      {"{\"step\":4,\"loss\":0.25}\n", 8, 0.5}, /* this line is older than the record */
+      /* the step of this line is before that of the record */
+      {"{\"step\":4,\"loss\":0.25}\n", 8, 0.5},
       {"{\"step\":1e300,\"loss\":0.25}\n", 8, 0.5},
       {"{\"step\":-5}\n", 8, 0.5},
       {"\n\n", 8, 0.5},
@@ -295,7 +296,7 @@ static void runs_are_found_by_name_and_folder(void **state) {
   clv_run_entry none = {0};
   assert_int_equal(clv_run_entry_read("runs/eight", &none, &err), CLV_NOT_FOUND);
   assert_says(&err, "not the folder of a run");
-  /* the file name that an older version used */
+  /* a folder without run.json, as older versions left it, is a run if it has this file */
   write_file("runs/eight/metrics.jsonl", "{\"step\":3,\"loss\":1}\n");
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = read_entry("runs/eight");
   assert_int_equal(e.state, CLV_STATE_UNRECORDED);
@@ -316,8 +317,8 @@ static clv_code print_log(const char *run, clv_err *err) {
   return code;
 }
 
-/* Characters are printed whole even if a read ends between their bytes, and terminal escapes never
- * are. */
+/* A character is printed whole even if a read ends between its bytes. Terminal escapes are never
+ * printed. */
 static void printed_log_has_no_terminal_escapes(void **state) {
   enum { LINE = 16383 }; /* a length at which the next character is cut by the end of a read */
   CLV_AUTO(clv_bytes_done) clv_bytes journal = {0}, printed = {0}, want = {0};

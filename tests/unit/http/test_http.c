@@ -314,7 +314,7 @@ static void unusable_listen_address_is_named(void **state) {
   assert_int_equal(clv_http_open(&o, &other, &err), CLV_UNAVAILABLE);
   assert_non_null(strstr(err.text, listen));
   assert_non_null(strstr(err.text, "in use"));
-  /* a network reserved for documentation, so not an address of this machine */
+  /* an address reserved for documentation, so this machine does not have it */
   o.listen = "192.0.2.1:0";
   assert_int_equal(clv_http_open(&o, &other, &err), CLV_UNAVAILABLE);
   o.listen = "127.0.0.1:http:80";

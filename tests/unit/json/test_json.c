@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests JSON value by value: what is read, and the positions of errors.
+ * Tests the JSON reader: values of each kind, and the positions of errors.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -123,7 +123,7 @@ static void copy_range(clv_tensor *t, size_t from, size_t to) {
   clv_device_copy_advance(w.device_copy, to);
 }
 
-/* Sends a small frame, which may not overtake the tensor. */
+/* Sends a small frame, which must not overtake the tensor. */
 static void send_small_frame(void) {
   clv_err err = {0};
   clv_packet *p;
@@ -189,7 +189,7 @@ static void failed_device_copy_ends_the_link(void **state) {
   end_link();
 }
 
-/* Bytes, or a failure, that arrive after the end are ignored. */
+/* Copied bytes, or a failed copy, that are reported after the end of the link are ignored. */
 static void link_end_during_a_copy_sends_nothing_more(void **state) {
   (void)state;
   begin_link();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests a link that ends while its lanes are dialled: the reported reason is what ended the link,
- * not the lane that it did not accept any more.
+ * Tests a link that ends while its lanes are dialled: the error states why the link ended, not that
+ * the next lane could not be added.
  */
 #include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"

@@ -67,7 +67,8 @@ static void acknowledged_transfers_are_not_in_flight(void **state) {
   fixture *f = *state;
   for (int i = 0; i < TRANSFERS; i++) {
     clv_chunk_send first = send_chunk(f);
-    assert_int_equal(first.ping_id_before != 0, i == 0); /* an empty path is measured rarely */
+    /* the round trip of an empty link is measured rarely */
+    assert_int_equal(first.ping_id_before != 0, i == 0);
     assert_true(first.ping_id_before || first.ping_id_with_chunk);
     assert_int_equal(get_bytes_in_flight(f), CHUNK_BYTES);
     clv_chunk_send second = send_chunk(f);
@@ -76,7 +77,8 @@ static void acknowledged_transfers_are_not_in_flight(void **state) {
     handle_pong(f, second.ping_id_with_chunk);
     assert_int_equal(get_bytes_in_flight(f), 0);
   }
-  assert_true(f->pace.in_flight >= 2 * CHUNK_BYTES); /* the pace may still count these bytes */
+  /* the congestion window may still count these bytes */
+  assert_true(f->pace.in_flight >= 2 * CHUNK_BYTES);
 }
 
 /* All bytes of a transfer that were sent and not yet acknowledged are counted. */

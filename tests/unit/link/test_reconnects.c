@@ -185,7 +185,7 @@ static void end_link(void) {
   clv_pool_unref(w.pool);
 }
 
-/* ---- the dialling side ----------------------------------------------------------------------- */
+/* ---- the side of a link that dials ----------------------------------------------------------- */
 
 static void unreceived_messages_are_sent_again(void **state) {
   (void)state;
@@ -315,7 +315,7 @@ static void unanswered_attach_is_dialled_again(void **state) {
   end_link();
 }
 
-/* ---- the accepting side ---------------------------------------------------------------------- */
+/* ---- the side of a link that accepts --------------------------------------------------------- */
 
 static void attach_waits_for_the_end_of_the_earlier_connection(void **state) {
   (void)state;

@@ -115,12 +115,12 @@ enum { REFUSED = -1 };
 static void each_link_event_reaches_its_state_or_is_refused(void **state) {
   (void)state;
   static const int next_states[CLV_LINK_STATES][CLV_LINK_STATE_EVENTS] = {
-      /* Events: JOIN of lane 0, ATTACHED, LOST, END, GONE of lane 0. */
+      /* Columns are the events: JOIN of lane 0, ATTACHED, LOST, END, GONE of lane 0. */
       [CLV_LINK_NEW] = {CLV_LINK_ATTACHING, REFUSED, REFUSED, CLV_LINK_ENDED, REFUSED},
       [CLV_LINK_ATTACHING] = {REFUSED, CLV_LINK_OPEN, REFUSED, CLV_LINK_ENDING, REFUSED},
       [CLV_LINK_OPEN] = {REFUSED, REFUSED, CLV_LINK_MENDING, CLV_LINK_ENDING, REFUSED},
-      /* the first event is the JOIN of connection 0, which existed before; the third is LOST of a
-       * lane that has no connection */
+      /* JOIN is refused because connection 0 existed before, LOST because the lane has no
+       * connection */
       [CLV_LINK_MENDING] = {REFUSED, CLV_LINK_OPEN, REFUSED, CLV_LINK_ENDING, REFUSED},
       [CLV_LINK_ENDING] = {REFUSED, CLV_LINK_ENDING, REFUSED, CLV_LINK_ENDING, CLV_LINK_ENDING},
       [CLV_LINK_ENDED] = {REFUSED, REFUSED, REFUSED, CLV_LINK_ENDED, REFUSED},
@@ -180,7 +180,7 @@ static void destructors_accept_null(void **state) {
   clv_packet_free(NULL);
 }
 
-/* A packet freed after its link returns its bytes to no window. */
+/* A packet can outlive its link. Its bytes are then returned to no receive window. */
 static void packet_can_be_freed_after_its_link(void **state) {
   (void)state;
   clv_err err = {0};
@@ -268,7 +268,8 @@ static clv_frame make_frame(clv_frame_kind kind, uint32_t lane) {
   return f;
 }
 
-/* True if the lane accepts a frame of this kind. Frees everything. */
+/* Makes a link with a lane in this state, and frees both. Returns true if the lane accepts a frame
+ * of this kind. */
 static bool is_frame_accepted(clv_lane_state state, clv_frame_kind kind) {
   clv_lane *lanes[LANES];
   uint32_t index = state == CLV_LANE_BULK;
@@ -417,7 +418,7 @@ static void bring_partial_to_state(clv_partial_tensor_state state) {
 static void each_partial_tensor_event_reaches_its_state(void **state) {
   (void)state;
   static const int next_states[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
-      /* events: HEAD, CHUNK of the second half */
+      /* columns are the events: HEAD, CHUNK of the second half */
       [CLV_PARTIAL_NONE] = {CLV_PARTIAL_HEADED, CLV_PARTIAL_HEADLESS},
       [CLV_PARTIAL_HEADLESS] = {CLV_PARTIAL_HEADED, CLV_PARTIAL_BYTES},
       [CLV_PARTIAL_BYTES] = {CLV_PARTIAL_COMPLETE, REFUSED},
@@ -526,7 +527,7 @@ static void send_empty(clv_frame_kind kind) {
   assert_ok(clv_link_send(w.link, p, &err));
 }
 
-/* Frames after one that waits for credit wait as well, except for ABORT. */
+/* If a frame waits for credit, the frames queued after it wait as well, except for ABORT. */
 static void only_abort_passes_frames_waiting_for_credit(void **state) {
   (void)state;
   const fake_stream *s = &w.streams[0];
@@ -547,7 +548,7 @@ static void only_abort_passes_frames_waiting_for_credit(void **state) {
   free_link_and_pool();
 }
 
-/* A message that no credit would ever cover is refused, and the text states the true limit. */
+/* A message that exceeds the usable credit of the link is refused. The error states the limit. */
 static void message_over_the_usable_credit_is_refused(void **state) {
   (void)state;
   clv_err err = {0};

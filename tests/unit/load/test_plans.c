@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests plans that are stored in a folder: a stored plan is found again, and a file that is not
- * ours or not complete is not used.
+ * Tests the folder in which a backend stores its plans: a stored plan is found again, and a file
+ * that is damaged, or that others can write, is not used.
  */
 #include <fcntl.h>
 #include <sys/stat.h>

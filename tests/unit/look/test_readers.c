@@ -131,7 +131,7 @@ static void token_reader_detects_tokens_in_any_layout(void **state) {
   assert_true(read_tokens(vectors[0][0], CLV_SHAPE(TOKENS * WIDTH)) > .95);
 }
 
-static void token_reader_detects_a_single_position(void **state) {
+static void token_reader_detects_one_token_of_each_record(void **state) {
   (void)state;
   static float vectors[RECORDS][WIDTH];
   draw_tokens();
@@ -313,7 +313,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(pixel_reader_detects_images_in_any_layout),
       cmocka_unit_test(token_reader_detects_tokens_in_any_layout),
-      cmocka_unit_test(token_reader_detects_a_single_position),
+      cmocka_unit_test(token_reader_detects_one_token_of_each_record),
       cmocka_unit_test(label_reader_detects_labels_and_names_the_method),
       cmocka_unit_test(label_reader_detects_class_gradient_norms),
       cmocka_unit_test(two_groups_do_not_reveal_ten_classes),

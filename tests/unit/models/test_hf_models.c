@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests a session's model that a config.json describes: its stages by the names of its blocks, with
- * the prefix of its files or without, and the positions of errors.
+ * Tests sessions whose model a config.json describes: stages are ranges of block names, with or
+ * without the prefix that parameters have in the files, and errors state their position.
  */
 #include <limits.h>
 #include <unistd.h>

@@ -63,8 +63,8 @@ static void stage_layers_form_one_graph(void **state) {
       "a 0..2\nb 3..4\nc 5..6\n");
 }
 
-/* Branches and joins; `from` may name a layer of another stage, a layer without a name, and the
- * data. */
+/* The key `from` connects branches and joins. It may name a layer of another stage, a layer by its
+ * number, and the data. */
 static void branches_and_joins_are_connected_by_name(void **state) {
   (void)state;
   check_model(
@@ -278,7 +278,7 @@ static void every_loss_op_has_a_config_name(void **state) {
   }
   for (int kind = 0; kind < CLV_LOSS_COUNT; kind++) {
     clv_op op;
-    if (kind == CLV_LOSS_TARGETS) continue; /* a sum of others, which no op computes */
+    if (kind == CLV_LOSS_TARGETS) continue; /* a sum of other losses, which no op computes */
     if (clv_op_find(clv_loss_name((clv_loss_kind)kind), &op, NULL) != CLV_OK || !clv_op_is_loss(op))
       fail_msg("loss.kind names %s, which is no loss", clv_loss_name((clv_loss_kind)kind));
   }

@@ -66,7 +66,7 @@ static void invalid_cuts_are_refused(void **state) {
   }
 }
 
-/* A stage may end inside a block: then the values of both branches cross. */
+/* A stage may end inside a block. Then the next stage receives the values of both branches. */
 static void cut_inside_a_block_sends_both_branches(void **state) {
   (void)state;
   static const char *const ranges[] = {"conv1..layer2.2.bn1", "layer2.2.relu1..fc"};

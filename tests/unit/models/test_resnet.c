@@ -89,7 +89,7 @@ static void resnet_parameters_match_torchvision(void **state) {
   }
 }
 
-/* Images of any size and channels, and any number of classes. */
+/* A ResNet can be made for images of any size and channels, and for any number of classes. */
 static void resnet_accepts_other_sizes_and_classes(void **state) {
   (void)state;
   static const clv_shape grey_28x28 = {4, {4, 1, 28, 28}}, five_channels_1x7 = {4, {4, 5, 1, 7}};
@@ -144,7 +144,7 @@ static void initial_weights_match_torchvision(void **state) {
     if (fabs(m.mean) > tolerance * convs[i].deviation ||
         fabs(m.deviation / convs[i].deviation - 1) > tolerance)
       fail_msg("%s: %g +- %g", convs[i].name, m.mean, m.deviation);
-    /* a uniform distribution would not reach this */
+    /* a uniform distribution has no value so far from its mean */
     assert_true(m.largest > 3 * convs[i].deviation);
   }
   moments fc = compute_moments(p, block, "fc.weight"),
@@ -171,7 +171,8 @@ static int list_block_ends(size_t arch, char ends[MAX_STAGES][32]) {
   return n;
 }
 
-/* Returns the name of the layer after an end; the buffer is reused. */
+/* Returns the name of the block or layer after that which ends with layer `end`. The next call
+ * overwrites the name. */
 static const char *get_next_layer(size_t arch, const char *end) {
   static char name[32];
   int s = 0, i = -1;
@@ -214,7 +215,7 @@ static void open_part(part *p, const clv_graph *g, uint32_t first, uint32_t last
   p->input_gradient = malloc(p->n_in * sizeof(float));
 }
 
-/* Draws the part's initial weights, as a worker does. */
+/* Initialises the part's weights, as a worker does. */
 static void init_part(part *p) { clv_params_init(p->graph, p->params, p->parameter_block); }
 
 static void copy_weights(part *p, const part *whole, const char *initial_block) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests that the rows of the ops are right: names and texts exist, and an element-wise op computes
- * what its row claims.
+ * Tests the definition of each op: it has a name, texts and functions, and an element-wise op
+ * computes what its definition states.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -405,8 +405,8 @@ static void test_each_group_uses_its_own_settings(void **state) {
   check_groups((clv_optim_config[]){adam, adam_with_decay});
 }
 
-/* The group with momentum decides how many moments there are. A backend gets none for the other
- * group. */
+/* One group has momentum, so the optimiser has one moment. The backend gets no moment for the group
+ * without momentum. */
 static void test_moment_count_is_the_maximum_over_groups(void **state) {
   static const clv_optim_span spans[] = {{0, 2, 0}, {8, 2, 1}};
   float p[4] = {1, 1, 1, 1}, g[4] = {1, 1, 1, 1};

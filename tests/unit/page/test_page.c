@@ -19,7 +19,7 @@ static void write_file(const char *path, const char *text) {
 
 #define HOSTILE_TEXT "<script>alert(1)</script>\\\"'&\\u202e\\u0007"
 
-/* Makes the folder of a run that has finished, in which each text is hostile. */
+/* Makes the folder of a finished run in which each text contains markup. */
 static void make_run(const char *folder) {
   char path[200];
   assert_int_equal(mkdir(folder, 0700), 0);

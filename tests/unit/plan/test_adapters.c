@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests stages[].lora in a session: which parameters learn, what is refused and where, and what
- * counts as secret.
+ * Tests stages[].lora in a session: which parameters learn, which settings are refused at which
+ * position, and which layers count as secret.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,7 +68,7 @@ static void only_adapters_and_named_modules_learn(void **state) {
     /* stages without lora are trained as before */
     assert_int_equal(b->stages[0].n_learning_params, 2);
     assert_int_equal(b->stages[1].first_layer, 1);
-    assert_int_equal(b->stages[2].first_layer, 3); /* numbers of layers do not change */
+    assert_int_equal(b->stages[2].first_layer, 3); /* lora changes no layer's number */
     assert_int_equal(clv_params_find(b->stages[1].params, adapters[0])->shape.dim[0], i ? 8 : 4);
   }
 }

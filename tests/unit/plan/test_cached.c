@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests stages[].cache in a session: which fronts have the same output in every epoch, and the
- * messages about the others.
+ * Tests stages[].cache in a session: which fronts have the same output in every epoch, and why
+ * others cannot be cached.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,8 +16,8 @@
 
 static const char *const none = "";
 
-/* Checks whether the front of a session can be cached. data: keys of data, and further keys;
- * refusal: the expected refusal, or "". */
+/* Checks whether the front of a session can be cached. data_keys: keys of `data`, in YAML; refusal:
+ * the expected error, or `none` if the front can be cached. */
 static void assert_cache_result(const char *data_keys, const clv_model_inputs *inputs,
                                 const char *front_layers, const char *rest_layers,
                                 const char *refusal) {

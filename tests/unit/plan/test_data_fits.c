@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests that mismatches are found before anything runs: shapes of both sets, labels and outputs,
- * and micro-batches that batchnorm cannot train on.
+ * Tests mismatches that are found before a run starts: shapes of training and test records, labels
+ * and outputs, and micro-batches that batchnorm cannot train on.
  */
 #include "master/plan/plan.h"
 #include "tests/unit/files.h"
@@ -32,7 +32,8 @@ static const char small_session[] =
     "loss: {kind: cross_entropy}\n"
     "train: {batch: 8, drop_last: true, optimizer: {kind: sgd, lr: 0.1}}\n";
 
-/* Checks the session with these --set options. text: the expected refusal; "": everything fits. */
+/* Checks the session `text` with these --set options. says: the expected error; "": the session
+ * fits its data. */
 static void assert_check_result(const char *text, const char *const *sets, size_t n_sets,
                                 const char *says) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
@@ -255,7 +256,8 @@ static void records_of_padding_alone_are_refused(void **state) {
   assert_model_check_result("llama", "sequence", ids, (const int64_t[]){4, 1}, "");
 }
 
-/* -1 is no token, so that transformers scores the last place of every row. */
+/* No token is -1, so with this pad token transformers scores the last position of each record, also
+ * if the record is shorter. */
 static void negative_pad_with_short_lengths_is_refused(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 0, 0}, full_lengths[] = {4, 4};
   (void)state;
@@ -320,7 +322,8 @@ static void assert_note(const char *head, const int64_t *labels, const char *wan
   clv_run_data_done(&d);
 }
 
-/* Only positions whose token differs from the next one count: five of these. */
+/* Only labels at positions whose token differs from the next token are counted: five in this data.
+ */
 static void mostly_unshifted_labels_are_noted(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, lengths[] = {4, 2};
   (void)state;
@@ -337,7 +340,7 @@ static void mostly_unshifted_labels_are_noted(void **state) {
   /* 2 of 4 labels equal the token of their own position, which is not more than half */
   assert_note("causal", two_of_four, NULL);
   assert_note("causal", two_of_five, NULL);
-  /* all labels: the session is refused, so there is no note */
+  /* all labels equal their own tokens: the session is refused, so there is no note */
   assert_note("causal", all_own_tokens, NULL);
   assert_note("token", three_of_five, NULL);
 }

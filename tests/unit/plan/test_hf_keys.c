@@ -53,7 +53,8 @@ static void add_name(table *t, const char *name, size_t len, unsigned families,
   found_line->n_names++;
 }
 
-/* Adds a row of the code. outcome: such as "done", or "refused unless" with a word. */
+/* Adds a row of the code's table of keys. outcome: such as "done", or "refused unless", which
+ * `word` completes. */
 static void add_row(table *t, const char *names, unsigned families, const char *outcome,
                     const char *word, const char *reason) {
   char outcome_text[400];
@@ -152,7 +153,8 @@ static void make_peft_table(clv_bytes *out) {
   append_table(&t, false, out);
 }
 
-/* Compares the part of the page between the marks of `name`, or replaces it by `want`. */
+/* Compares the part of the page between the marks of `name` with `want`, or, if `writes`, replaces
+ * the part by `want`. */
 static void check_part(clv_bytes *page, const char *name, const char *want, bool writes) {
   char begin[48], end[48];
   snprintf(begin, sizeof begin, "<!-- %s -->\n", name);

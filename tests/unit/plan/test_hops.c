@@ -17,7 +17,7 @@
 #include "master/plan/plan_int.h"
 
 typedef struct hop_case {
-  /* layers of worker w1, which is sent the records, and sends their output directly to w2 */
+  /* layers of worker w1, which receives the records and sends its output directly to w2 */
   const char *first_worker_layers;
   const char *plan_words; /* words of the plan for the tensor that w1 sends to w2 */
   /* key of a policy that must be true before w1 may send it to w2 */
@@ -76,8 +76,8 @@ static clv_policy *make_policy_without(const char *denied_key, bool allows_raw) 
   return p;
 }
 
-/* Checks only the direct hop, what w1 sends to w2, against the policy. The policy may also refuse
- * that the records are sent to w1. */
+/* Checks only the tensor that w1 sends to w2 against the policy, because the policy may also refuse
+ * to send the records to w1. */
 static clv_code check_hop_alone(clv_blueprint *b, clv_policy *p, clv_err *err) {
   const clv_planned_sends no_planned_sends = {0};
   b->policy = p;
@@ -116,8 +116,8 @@ static void hop_names_match_in_plan_policy_and_record(void **state) {
   }
 }
 
-/* A policy that permits what a stage shows also permits the direct hop behind the stage, because
- * the policy may be older than the rows for direct hops. */
+/* A policy that permits the findings of a worker's stage also permits the direct hop from that
+ * worker, because until version 0.8 policies named a hop by the stage's findings. */
 static void policy_that_permits_the_stage_permits_its_hop(void **state) {
   (void)state;
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;

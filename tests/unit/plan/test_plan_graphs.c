@@ -70,7 +70,8 @@ static void egress_table_lists_every_sent_tensor(void **state) {
                "  of layer 1 'x' | [8, 12, 4]\n"
                "  of layer 2 'q' | [8, 12, 4]\n"
                "gradient for stage 'middle' (layer 4) | [8, 12, 4] | f32 | 1536 | w1 "
-               "spiffe://t/w1 | PICTURE\n"); /* stage head reads `extra`, 4 of 12 + 4 places */
+               /* stage head reads `extra`, 4 of the 12 + 4 positions of a record */
+               "spiffe://t/w1 | PICTURE\n");
   assert_table("raw_input_leaves: true",
                "  - {name: middle, at: w1, layers: [" ATTEND
                ", {op: embedding, rows: 9, out: 4, "
@@ -101,7 +102,8 @@ static void assert_refused(const char *middle_layers, const char *input_name) {
   assert_null(b);
 }
 
-/* An input that a layer also reads as numbers does not count as lengths only. */
+/* Lengths that a worker's layer also reads as an input need the permission that other inputs need.
+ */
 static void worker_inputs_need_permission(void **state) {
   (void)state;
   assert_refused("{op: concat, from: [m, extra]}", "extra");

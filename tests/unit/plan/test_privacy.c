@@ -82,8 +82,8 @@ static const clv_shape flat_rgb = {2, {1, 108}}, wide = {2, {1, 60}}, two_halves
 #define ROWS                                                                                      \
   "{op: reshape, shape: [1, 16], name: r}, {op: reshape, shape: [16, 1], from: [input], name: x}" \
   ", {op: scale, factor: 0, name: z}, {op: add, from: [z, r], name: c}"
-/* Layers that concatenate x with the output of a secret layer that is applied to each n positions.
- */
+/* Layers that split x into n groups, apply a secret layer to each group, and give the outputs the
+ * shape of x, as value c. */
 #define GROUPS(n)                                                                 \
   COLUMN ", {op: reshape, shape: [" #n                                            \
          ", -1], name: s}, {op: linear, out: 1}, {op: reshape, "                  \
@@ -209,7 +209,8 @@ static const front_case fronts[] = {
      "", "", RAW, 0},
     /* secret layers over all positions: each output depends on the whole record */
     {&features, ROWS ", {op: linear, out: 1}", "", "", 0, 0},
-    /* positions that depend on groups: four contexts of four positions, or the mean of each */
+    /* each position is mixed with a value of its group: the output of a secret layer, or the
+     * mean */
     {&features, GROUPS(4) ", {op: concat, dim: 2, from: [x, c]}, {op: linear, out: 1}", "", "", RAW,
      0},
     {&features, GROUPS(8) ", {op: concat, dim: 2, from: [x, c]}, {op: linear, out: 1}", "", "", RAW,
@@ -225,7 +226,7 @@ static const front_case fronts[] = {
      "[input], name: z}, {op: add, from: [z, m], name: c}, {op: concat, dim: 1, from: [input, c]}, "
      "{op: conv2d, out: 2, kernel: 1}",
      "", "", RAW, 0},
-    {&two_halves, /* one column: the second half of the positions is the mean of the first half */
+    {&two_halves, /* one channel: the second half of the positions is the mean of the first half */
      "{op: slice, dim: 1, start: 0, stop: 16}, {op: reshape, shape: [1, 16], name: x}, {op: mean, "
      "dim: 2}, {op: reshape, shape: [1, 1], name: m}, {op: scale, factor: 0, from: [x], name: z}, "
      "{op: add, from: [z, m], name: c}, {op: concat, dim: 2, from: [x, c]}, {op: conv1d, out: 2, "
@@ -248,7 +249,7 @@ static const front_case fronts[] = {
      0},
     {&features, "{op: dropout, p: 0.9}, {op: linear, out: 5}", PUBLIC, "", RAW, 0},
     {&features, "{op: linear, out: 16}, {op: relu}, {op: dropout, p: 0.9}, {op: linear, out: 5}",
-     "", "", 0, 0}, /* an earlier layer has already hidden the record */
+     "", "", 0, 0}, /* in this row, a layer before the dropout has already hidden the record */
     {&features,
      "{op: linear, out: 16, name: a}, {op: dropout, p: 0.9}, {op: linear, out: 5, name: b}",
      "weights: {folder: p, new: [b]}, ", "", KNOWN, 0},
@@ -261,10 +262,11 @@ static const front_case fronts[] = {
     {&features,
      "{op: reshape, shape: [2, 8]}, {op: mean, dim: 2}, {op: dropout, p: 0.5}, "
      "{op: linear, out: 5}",
-     "", "", RAW, 0}, /* two elements of 8 positions each */
+     /* in this row, the linear layer mixes only two elements, each the mean of 8 positions */
+     "", "", RAW, 0},
     {&image, "{op: dropout, p: 0.9}, " CONV, "", "", RAW, 0},
     {&image, "{op: dropout, p: 0.5}, " CONV, "", "", PICTURE, 9},
-    /* each pixel is mixed with three others */
+    /* each output of the convolution sums 9 pixels of 3 channels */
     {&rgb, "{op: dropout, p: 0.5}, " CONV, "", "", PICTURE, 9},
     {&rgb,
      "{op: dropout, p: 0.9}, {op: slice, dim: 1, start: 0, stop: 1}, {op: flatten}, "
@@ -305,7 +307,8 @@ static const front_case fronts[] = {
      "{op: reshape, shape: [3, 6, 6], name: i}, {op: linear, out: 1, from: [input], name: t}, {op: "
      "reshape, shape: [1, 1, 1]}, {op: scale, factor: 0, name: z}, {op: add, from: [i, z]}, {op: "
      "conv2d, out: 4, kernel: 1}",
-     "", "", RAW | PICTURE, 0}, /* the same record is also read flat */
+     /* in this row, a layer also reads the record before it is reshaped */
+     "", "", RAW | PICTURE, 0},
     {&flat_rgb, "{op: reshape, shape: [3, 6, 6]}, {op: flatten}, {op: linear, out: 5}", "", "", 0,
      0},
     {&flat_rgb, "{op: linear, out: 5}", "", "", 0, 0},
@@ -313,7 +316,8 @@ static const front_case fronts[] = {
     {&image, "{op: conv2d, out: 2, kernel: 3, pad: 2}", "", "", RAW | PICTURE, 1},
     {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 2}", "", "", RAW | PICTURE, 1},
     {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 4, dilation: 2}", "", "",
-     RAW | PICTURE, 1}, /* the first and the last tap of the kernel read the same position */
+     /* in this row, the first and the last tap of the kernel write to the same output */
+     RAW | PICTURE, 1},
     {&steps, "{op: lstm, out: 5}", "", "", RAW | PICTURE, 0},
     {&words, EMBEDDING ", {op: lstm, out: 5}", "", "", TOKENS, 0},
     /* each output depends on few positions */
@@ -326,7 +330,7 @@ static const front_case fronts[] = {
     {&rgb,
      "{op: conv2d, out: 4, kernel: 2, stride: 2}, {op: reshape, shape: [4, 9]}, {op: "
      "permute, order: [2, 1]}, {op: prepend}, {op: positions, rows: 10, name: h}, " BLOCK,
-     "", "", PICTURE, 4}, /* the first layers of a vision transformer */
+     "", "", PICTURE, 4}, /* this row has the first layers of a vision transformer */
     {&image,
      LAYERS_WITHOUT_MIXING ", {op: reshape, shape: [1, 9]}, {op: conv1d, out: 2, kernel: 3}", "",
      "", PICTURE, 12},
@@ -406,7 +410,7 @@ static void front_findings_match_the_table(void **state) {
       fail_msg("%s %s %s: shows %s, %lld of %lld", r->first_layers, r->other_layers, r->train_keys,
                clv_findings_format(b->stages[0].output_findings, finding_words),
                (long long)share.n_source_positions, (long long)share.n_total_positions);
-    /* a worker's layers hide nothing, but they may add positions */
+    /* a worker's layers hide nothing, but each output may depend on more positions */
     assert_int_equal(b->stages[1].output_findings & (RAW | KNOWN),
                      r->wanted_findings & (RAW | KNOWN));
   }
@@ -496,7 +500,8 @@ static void layer_once_sent_to_a_worker_is_no_longer_secret(void **state) {
 
 typedef struct head_case {
   const char *first_layers, *other_layers, *train_keys;
-  uint32_t wanted_findings; /* number of layers that hide labels; 0: labels are readable */
+  /* number of the head's layers that hide labels; 0: labels are readable */
+  uint32_t n_hiding_layers;
 } head_case;
 
 static const head_case heads[] = {
@@ -546,8 +551,8 @@ static void check_head(const head_case *r) {
   CLV_AUTO(clv_session_config_freep)
   clv_session_config *c = parse_session(ALL, r->train_keys, stages.data);
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = make_blueprint(c, &image);
-  clv_finding want = r->wanted_findings ? CLV_FINDING_MIXED : CLV_FINDING_LABELS_READABLE;
-  if (b->stages[1].n_head_layers != r->wanted_findings || b->stages[1].gradient_findings != want)
+  clv_finding want = r->n_hiding_layers ? CLV_FINDING_MIXED : CLV_FINDING_LABELS_READABLE;
+  if (b->stages[1].n_head_layers != r->n_hiding_layers || b->stages[1].gradient_findings != want)
     fail_msg("%s %s %s: %u layers hide", r->first_layers, r->other_layers, r->train_keys,
              b->stages[1].n_head_layers);
 }

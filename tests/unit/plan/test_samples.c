@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests the digests by which the ledger, the host's list of what workers have received, recognises
- * a tensor; and which orders of labels are reported.
+ * a tensor. Also tests which orders of labels, such as sorted labels, are reported.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,7 +68,7 @@ static void bf16_copy_has_the_same_digest(void **state) {
                               compute_digest(CLV_BF16, &shape, bf16_values, 4096)));
 }
 
-/* ---- forms of tensors, compared by moments of their values ----------------------------------- */
+/* ---- distributions of tensors' values, compared by their moments ----------------------------- */
 
 enum { SIDE = 64, DRAWINGS = 40 };
 
@@ -86,8 +86,8 @@ static clv_weights_moments compute_form(const float *v, size_t rows, size_t colu
   return ret;
 }
 
-/* True if the moments of the second tensor equal those of the first, or are in a neighbouring cell
- * because of rounding. */
+/* True if both tensors have the same digest of rounded moments. Moments of the second tensor that
+ * are near a limit of rounding are tried with both rounded values. */
 static bool is_same_form(const clv_weights_moments *first_moments,
                          const clv_weights_moments *second_moments) {
   clv_sha256 a, b;
@@ -226,7 +226,7 @@ static void shuffled_labels_have_no_order(void **state) {
   (void)state;
   static double labels[LABELS];
   uint32_t order[LABELS];
-  int n_found = 0; /* one of 320 shuffled orders may look like blocks by chance */
+  int n_found = 0; /* among 320 shuffled orders one may have blocks of equal labels by chance */
   for (uint64_t seed = 1; seed <= 40; seed++) {
     const clv_rng_key key = {.seed = seed};
     clv_rng_permutation(&key, order, LABELS);
@@ -247,8 +247,8 @@ static void sorted_labels_are_detected(void **state) {
   assert_int_equal(find_order(labels, 20).lag, 1);
 }
 
-/* Writes `records` labels: classes in turn, each in `blocks` blocks, rising, falling, or
- * alternating. */
+/* Writes `records` labels in blocks of equal labels, `blocks` for each class. The classes rise
+ * ('r'), fall ('f'), or rise and fall in turn ('m'). */
 static void write_label_blocks(double *labels, size_t records, size_t classes, size_t blocks,
                                char pattern) {
   size_t n = records / (classes * blocks);
@@ -273,10 +273,12 @@ static void small_label_blocks_are_detected(void **state) {
         fail_msg("%zu records of %zu classes in %zu blocks each, %c", of[i].records, of[i].classes,
                  of[i].blocks, *pattern);
     }
-  for (size_t i = 0; i < 64; i++) labels[i] = i >= 20 && i < 26; /* a rare class in one block */
+  /* all labels of a rare class are in one block */
+  for (size_t i = 0; i < 64; i++) labels[i] = i >= 20 && i < 26;
   assert_int_equal(find_order(labels, 64).lag, 1);
   for (size_t i = 0; i < 80; i++) labels[i] = i % 5 ? (double)(i / 20) : (double)(i * 7 % 4);
-  assert_int_equal(find_order(labels, 80).lag, 1); /* the blocks cover four fifths of the labels */
+  /* four fifths of the labels are in blocks of equal labels */
+  assert_int_equal(find_order(labels, 80).lag, 1);
 }
 
 static void label_blocks_and_periods_are_detected(void **state) {
@@ -286,7 +288,7 @@ static void label_blocks_and_periods_are_detected(void **state) {
   assert_true(find_order(labels, LABELS).lag != 0);
   for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i % CLASSES);
   assert_int_equal(find_order(labels, LABELS).lag, CLASSES);
-  /* the labels of many classes in turn */
+  /* labels of 70 classes in turn */
   for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i % 70);
   assert_int_equal(find_order(labels, LABELS).lag, 70);
 }

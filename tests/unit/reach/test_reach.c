@@ -220,8 +220,9 @@ static void run_forward(runner *w, const float *x, float *y) {
   clv_plan_call_put(w->plan, call);
 }
 
-/* Counts, by changing each position: the fewest positions on which any output depends (of those
- * that depend on some), and the fewest outputs that depend on a position; 0: none. */
+/* Changes each position of the record in turn and compares the outputs. Returns the fewest
+ * positions on which an output depends and the fewest outputs that depend on a position. Outputs
+ * and positions without a dependency are left out; 0: all are. */
 static void count_by_differences(const clv_graph *g, int64_t *ret_places, int64_t *ret_outputs) {
   static float before[MAX_OUT], after_first_change[MAX_OUT], after_second_change[MAX_OUT];
   static int64_t n_changing_positions[MAX_OUT];

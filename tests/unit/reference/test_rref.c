@@ -78,7 +78,7 @@ static bool keep_with_memory_left(node *n, size_t left, const clv_rref_new_ids *
   return code == CLV_OK;
 }
 
-/* A value is kept, or it is refused completely, at whichever allocation memory runs out. */
+/* Whichever allocation fails, a kept value is stored completely or refused completely. */
 static void kept_reference_has_its_value_or_is_refused(void **state) {
   const clv_rref_new_ids b = {1, 2, 3};
   const clv_shape scalar = {0};

@@ -134,8 +134,8 @@ static void long_round_trip_to_a_peer_is_named(void **state) {
                    "stage s2 waits for s1 on worker-1 80 %: 80 ms round trip, 9.0 waits a second");
 }
 
-/* A program need not be a pipeline, so the index of a module does not tell on which module it
- * waits. */
+/* A program need not be a pipeline, so the index of a module does not tell for which module the
+ * program waits. */
 static void program_module_is_named_instead_of_a_stage(void **state) {
   (void)state;
   static clv_status_module encoder[] = {{.index = 1, .name = "encoder", .calls_per_s = 4}};
@@ -285,7 +285,7 @@ static void core_wait_names_at_most_three_sessions(void **state) {
   }
 }
 
-/* Numbers that no worker can have do not break the report. */
+/* Impossible numbers from a worker, such as NaN, do not break the report. */
 static void impossible_numbers_do_not_break_the_report(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};

@@ -82,7 +82,8 @@ static size_t count_events(const char *path) {
   return n;
 }
 
-/* Asserts the event's bytes after its wall time, which must be now. */
+/* Asserts that the event at *at has the bytes `want` after its wall time, and that the wall time is
+ * now. */
 static void assert_event(const clv_bytes *file, size_t *at, const char *want, size_t want_len) {
   size_t len;
   double wall_time_s;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the estimate of how long a run will still take, in the lines of the run.
+ * Tests the estimate of a run's remaining time, which is part of its progress lines.
  */
 #include <math.h>
 

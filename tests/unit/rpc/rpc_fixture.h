@@ -60,8 +60,8 @@ static UNUSED void make_test_ca(const char *ca) {
   must(clv_tls_ca_init(get_ca_dir(ca), ca, 30, &err), &err);
 }
 
-/* Issues a certificate of `ca` with these URIs and, unless dns is NULL, one DNS name of any
- * form. */
+/* Issues a certificate of `ca` with these URIs and, unless dns is NULL, with the DNS name `dns`,
+ * which may be invalid. */
 static UNUSED identity issue_identity(const char *ca, const char *name, const char *const *uris,
                                       size_t n, const char *dns) {
   clv_err err;

@@ -39,7 +39,7 @@ static void make_run(uint64_t step, clv_run_status status) {
   clv_run_lock_free(c);
 }
 
-/* True if a command would find that the run is finished. */
+/* True if a command with the options `o` finds that the run is finished. */
 static bool is_run_finished(uint64_t epochs, uint64_t max_steps, const clv_run_options *o) {
   uint32_t index[ROWS] = {0};
   clv_session_config config = {.name = "run"};

@@ -174,7 +174,7 @@ static void resumed_run_restores_its_best_checkpoint(void **state) {
   write_file("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
   assert_int_equal(restore_best(CLV_BEST_LOSS, true).step, 4);
   assert_true(restore_best(CLV_BEST_LOSS, true).value == 0.25);
-  /* the best checkpoint is also remembered if no metric chooses the best one */
+  /* the file also counts if the session names no metric for the best checkpoint */
   assert_int_equal(restore_best(CLV_BEST_NONE, true).step, 4);
   write_file("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 5\n");
   assert_int_equal(restore_best(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the three parts of a training: a run is opened, restored and looped, each again in one
- * process. Weights, moments, dropout and the order of the records follow from the checkpoint alone.
+ * Tests the three parts of a training, several times in one process: a run is opened, restored from
+ * a checkpoint, and trained. Weights, moments, dropout and the order of the records follow from the
+ * checkpoint alone.
  */
 #include "master/run/run_int.h"
 #include "tests/unit/scratch.h"
@@ -242,7 +243,7 @@ static void sampled_run_resumes_with_the_same_bits(void **state) {
   assert_int_equal(system(command), 1 << 8); /* the files differ */
 }
 
-/* The last 5 of the 24 records are held back, and all of class 2. */
+/* The last 5 of the 24 records are validation records. All five are of class 2. */
 static void balanced_weights_follow_from_the_training_records_alone(void **state) {
   uint8_t y[ROWS];
   for (size_t i = 0; i < ROWS; i++) y[i] = i < 10 ? 0 : i < 16 ? 1 : 2;
@@ -265,7 +266,7 @@ static void balanced_weights_follow_from_the_training_records_alone(void **state
   const clv_attrs *attrs = &loss->nodes[loss->output_node].attrs;
   assert_true(attrs->exponent == 2 && attrs->class_weights.n == 3);
   assert_true(attrs->class_weights.of[2] == (float)want[2]);
-  /* a command without training records takes the weights of the run */
+  /* a command that opens no training records takes the class weights from the run's folder */
   assert_ok(clv_run_resolve_class_weights(&later_run, &err), &err);
   const clv_number_list *lists[] = {&r.config->loss.weight, &later_run.config->loss.weight};
   for (size_t k = 0; k < CLV_COUNT(lists); k++) {
@@ -274,8 +275,8 @@ static void balanced_weights_follow_from_the_training_records_alone(void **state
   }
 }
 
-/* Opens a run `name` of six epochs that nothing improves after its first validation, so that it
- * stops after the third epoch, step 15. */
+/* Returns the session of a run of six epochs. No validation counts as better than the first, so the
+ * run stops after the third epoch, at step 15. */
 static clv_session_config *parse_stopping_config(const char *name) {
   const char *sets[] = {
       name, "train.epochs=6",

@@ -153,7 +153,7 @@ static inline clv_instr remove_instruction(clv_sched *s, uint32_t rank, uint32_t
 }
 
 /* Damages a schedule at random: drops, duplicates, swaps or moves an instruction, or changes its
- * rank, stage, micro-batch, kind or the version. */
+ * rank, stage, micro-batch, kind or weights_age. */
 static inline void damage_schedule(clv_sched *s, uint64_t *seed) {
   uint32_t rank = draw_below(seed, s->shape.n_ranks),
            other_rank = draw_below(seed, s->shape.n_ranks);

@@ -53,13 +53,13 @@ static void test_version_counts_match_hand_computation(void **state) {
                  &r, &err),
       CLV_OK);
   assert_int_equal(r.max_live_micros[0], 3);
-  /* versions that differ by 0 steps, and by 1 or 2 */
+  /* at F3 versions 0 and 2 of the weights are in memory, because F2 used version 0 */
   assert_int_equal(r.max_weight_versions[0], 2);
   assert_int_equal(r.max_staleness[0], 2);
 }
 
-/* While micro-batch 1 of version 0 waits for its backward, micro-batch 2 uses the weights after one
- * step, and the newest version is 2. */
+/* Micro-batch 1 uses version 0 of the weights. Before its backward, micro-batch 2 already uses
+ * version 1. The backward of micro-batch 2 comes when the newest version is 2. */
 static void test_versions_within_a_window_are_counted(void **state) {
   clv_sched_report r;
   clv_err err = {0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the generator of schedules: the textbook's lists literally, the literature's bubbles and
- * memory, placements of every kind, and what it refuses.
+ * Tests the generator of schedules: it gives the lists of instructions, the bubbles and the memory
+ * that the literature states, for placements of every kind. Also tests what the generator refuses.
  */
 #include "tests/unit/sched/sched_test.h"
 
@@ -42,7 +42,8 @@ static const textbook_case textbook_cases[] = {
       "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7",
       "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"}},
     {CLV_SCHED_1F1B, 4, 4, 2, 0, {"F0 F1 B0 B1", "F0 F1 B0 B1", "F0 F1 B0 B1", "F0 B0 F1 B1"}},
-    /* Megatron-LM with 2 ranks and 2 model chunks: 2 (p - rank - 1) + (v - 1) p forwards first. */
+    /* Megatron-LM, p = 2 ranks, v = 2 chunks a rank: 2 * (p - rank - 1) + (v - 1) * p forwards
+     * first. */
     {CLV_SCHED_INTERLEAVED,
      4,
      2,
@@ -73,7 +74,7 @@ static const textbook_case textbook_cases[] = {
      2,
      {"F0 F1 B0 F2 B1 S0 F3' B2 F4 B3 S1 F5' B4 B5 S2",
       "F0 B0 F1 B1 S0 F2' B2 F3' B3 S1 F4' B4 F5' B5 S2"}},
-    /* Several stages at a rank: the older micro-batch first, then the later stage. */
+    /* A rank with several stages computes the older micro-batch first, and then the later stage. */
     {CLV_SCHED_GPIPE,
      4,
      2,
@@ -113,7 +114,7 @@ static void test_all_zero_costs_give_the_textbook_schedule(void **state) {
   assert_string_equal(a.data, b.data);
 }
 
-/* Costs and delays do not change the textbook schedules. */
+/* Kinds of schedules that do not depend on costs and delays. */
 static const clv_sched_kind textbook[] = {CLV_SCHED_NAIVE, CLV_SCHED_GPIPE, CLV_SCHED_1F1B,
                                           CLV_SCHED_ZB_H1, CLV_SCHED_PIPEDREAM};
 
@@ -225,7 +226,8 @@ static void test_free_loss_stage_adds_no_micro_batches_in_flight(void **state) {
     assert_int_equal(r.max_live_micros[1], kinds[k] == CLV_SCHED_ZB_H1 ? 2 : 1);
     assert_int_equal(r.max_live_micros[2], 1);
   }
-  /* The bubble of zero-bubble is the same as without the loss stage: (p-1)/(3m+p-1). */
+  /* With p ranks and m micro-batches the bubble of zb-h1 is (p - 1) / (3 * m + p - 1), as without
+   * the loss stage. */
   CLV_AUTO(clv_sched_freep) clv_sched *zb = make_schedule(CLV_SCHED_ZB_H1, &shape, 0, &costs);
   assert_true(fabs(simulate_schedule(zb, &costs).bubble - 1.0 / 25) < 1e-12);
   /* Five stages alternate between two ranks; the loss is the last. */

@@ -74,7 +74,7 @@ static void test_times_match_hand_computation(void **state) {
   clv_sched_run run;
   (void)state;
   ok(clv_sched_simulate(s, &c, true, &run, err));
-  /* F takes 1 s, the link 10.5, F and B 12, the link 10.25, and B 8 */
+  /* in seconds: F takes 1, the link 10.5, F and B of rank 1 take 12, the link 10.25, and B 8 */
   assert_true(fabs(run.seconds - 41.75) < 1e-12);
   assert_true(fabs(run.busy_seconds[0] - 9) < 1e-12 && fabs(run.busy_seconds[1] - 12) < 1e-12);
   assert_true(fabs(run.bubble - (1 - 21 / (2 * 41.75))) < 1e-12);
@@ -186,7 +186,8 @@ static void test_needed_window_matches_hand_computation(void **state) {
                   frozen = make_shape(3, 3, 64);
   clv_sched_costs c;
   (void)state;
-  /* Exact ratios 2 latency = q t, for which rounding must not change the window. */
+  /* Rounding must not change the window if 2 * latency is exactly q times the 3 * t ms of a
+   * micro-batch at a stage. */
   for (uint32_t t = 1; t <= 30; t++)
     for (uint32_t q = 0; q <= 20; q++) {
       clv_sched_costs_set_equal(&c, t / 1e3, t / 1e3, t / 1e3);

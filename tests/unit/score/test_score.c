@@ -53,7 +53,7 @@ static void three_class_scores_match_hand_computation(void **state) {
   }
 }
 
-/* Records with equal scores count half in the AUC. */
+/* A pair of records with equal scores counts half in the AUC. */
 static void binary_scores_match_hand_computation(void **state) {
   static const float p[] = {0.9f, 0.4f, 0.4f, 0.6f};
   static const int64_t y[] = {1, 1, 0, 0};
@@ -129,7 +129,8 @@ static void add_golden_row(clv_score *s, FILE *f, bool has_classes, size_t n_out
     assert_ok(clv_score_add_targets(s, record_index, x, t, &err), &err);
 }
 
-/* Reads a case, and compares the values that the file has. Returns how many. */
+/* Reads a case, and compares the values that the file has. Returns the number of compared values.
+ */
 static int check_golden_case(FILE *f, int kind, size_t columns, size_t rows) {
   unsigned rank_bits =
                CLV_SCORE_F1 | CLV_SCORE_AUC | CLV_SCORE_AVERAGE_PRECISION | CLV_SCORE_SENSITIVITY,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests tensors of artifacts in a device's memory: each device has one copy for all its users,
- * filled in parts, and zeroed before the device gets its memory back.
+ * Tests tensors of artifacts, files of weights at a worker, in a device's memory: each device has
+ * one copy for all its users, filled in parts, and zeroed before the device gets its memory back.
  */
 #include <setjmp.h>
 #include <stdarg.h>

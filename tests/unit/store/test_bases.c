@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests tensors of artifacts in memory: one copy for all users, in pages that cannot be written,
- * freed with the last user. test_device_bases tests those of devices.
+ * Tests tensors of artifacts, files of weights at a worker, in memory: one copy for all users, in
+ * pages that cannot be written, freed with the last user. test_device_bases tests the copies on
+ * devices.
  */
 #include <pthread.h>
 #include <setjmp.h>

@@ -63,7 +63,7 @@ static void random_points_follow_from_the_seed_and_are_within_their_ranges(void 
       n_equal += strcmp(sweep_point_value(&p, i, k), sweep_point_value(&other, i, k)) == 0;
     }
   }
-  /* half of the points, since factors have equal chances */
+  /* about half of the 40 values of `a`, because their logarithms are uniform */
   assert_in_range(n_below_middle, 10, 30);
   assert_int_equal(drawn_values, 8 + 16 + 32 + 64);
   assert_true(n_equal < 60);
@@ -131,7 +131,7 @@ static void too_many_runs_are_refused(void **state) {
     for (int i = 1; i < 64; i++) snprintf(text[k] + strlen(text[k]), 8, ",%d", i);
     add_value(&grid_keys, text[k]);
   }
-  assert_ok(sweep_points_make(&o, &p, &err), &err); /* 4096 */
+  assert_ok(sweep_points_make(&o, &p, &err), &err); /* 4096 runs, the limit */
   o.folds = 2;
   sweep_points_done(&p);
   assert_int_equal(sweep_points_make(&o, &p, &err), CLV_INVALID);

@@ -222,7 +222,8 @@ static void refusal_sends_its_alert_and_is_counted(void **state) {
                  CLV_TLS_FAILURE_BAD_CERTIFICATE);
 }
 
-/* True if the callback sees a client whose certificate has this usage. */
+/* Connects with a certificate of this extended key usage. Returns true if the callback was told
+ * that the certificate is for a client. */
 static bool is_seen_as_client(const char *name, const char *eku) {
   const certificate_spec spec = {
       .name = name, .valid_days = 1, .san_text = "URI:spiffe://cleave/x", .eku_text = eku};
@@ -248,7 +249,8 @@ static bool is_seen_as_client(const char *name, const char *eku) {
 static void certificate_without_client_usage_is_no_client(void **state) {
   (void)state;
   assert_true(is_seen_as_client("both", "serverAuth,clientAuth"));
-  /* OpenSSL accepts a certificate without usage; the callback does not see a client */
+  /* OpenSSL accepts a certificate without usage, but the callback is not told that it is for a
+   * client */
   assert_false(is_seen_as_client("none", NULL));
 }
 

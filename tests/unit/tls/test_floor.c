@@ -137,8 +137,8 @@ static int run_child(const char *mode, const char *conf) {
   return WEXITSTATUS(status);
 }
 
-/* If no minimum version is set, TLS 1.2 must work; otherwise the other tests would prove nothing.
- */
+/* If no minimum version is set, TLS 1.2 must work. If it did not, the other tests would prove
+ * nothing. */
 static void tls12_works_without_the_floor(void **state) {
   (void)state;
   assert_int_equal(run_child("bare", NULL), 12);

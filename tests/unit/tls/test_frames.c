@@ -75,7 +75,7 @@ static void test_each_flood_is_detected_at_its_limit(void **state) {
                    200001);
 }
 
-/* A header block is not counted any more when it ends or when another one follows. */
+/* The bytes of a header block are not counted any more once the block has ended. */
 static void test_completed_header_blocks_are_not_counted(void **state) {
   (void)state;
   begin_frames();

@@ -223,7 +223,8 @@ static void unsupported_tokenizer_features_are_named(void **state) {
     assert_json_refused(unsupported_files[i][0], unsupported_files[i][1]);
 }
 
-/* Tables of a Precompiled normalizer, written by tests/fuzz/make_token_seeds.py. */
+/* The damaged tables of a Precompiled normalizer are in files that tests/fuzz/make_token_seeds.py
+ * writes. */
 static void damaged_charsmaps_are_refused(void **state) {
   static const char *const cases[][2] = {{"short", "is too short for a trie"},
                                          {"size", "has a trie of another size than it says"},

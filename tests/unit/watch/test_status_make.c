@@ -190,7 +190,7 @@ static void program_modules_keep_their_own_names(void **state) {
   assert_module(&s->modules[0], "s1", false);
   assert_module(&s->modules[1], "(loss)", false);
   free_replies(NULL);
-  /* a session of the file's name whose modules are a program's */
+  /* a session with the name of the session file, whose modules belong to a program */
   sessions[NOW][0].session_name = "films";
   modules[NOW][0].module_name = "encoder";
   assert_module(&make_status(0, true).sessions[0].modules[0], "encoder", false);

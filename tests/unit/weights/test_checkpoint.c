@@ -14,7 +14,7 @@ static const char config_hash[] =
     "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 static float values[2000];
 
-/* Returns a run's folder. Unlike the result of at(), it stays valid. */
+/* Returns the path of a run's folder. Unlike a path that at() returns, the path stays valid. */
 static const char *get_run_dir(const char *name) {
   static char paths[32][200];
   static size_t n_used;
@@ -413,7 +413,8 @@ static void damaged_manifest_is_refused(void **state) {
     if (clv_manifest_parse(b.data, b.len, "m", &m, &err) != CLV_OK)
       n_refused++;
     else
-      assert_true(is_same_manifest(&m, &good)); /* an upper-case digit in the digest */
+      /* the flipped bit made a digit of a digest upper-case */
+      assert_true(is_same_manifest(&m, &good));
     b.data[bit / 8] ^= (char)(1 << bit % 8);
   }
   assert_true(n_refused > 9800);

@@ -104,7 +104,8 @@ static void tensor_ranges_are_read(void **state) {
   assert_says(&err, "tensor 'fc.weight', which has 24");
 }
 
-/* The hashed descriptor is the one that is read, so a file that changes meanwhile is refused. */
+/* The reader hashes and reads a file through one descriptor, so a file that changes meanwhile is
+ * refused. */
 static void file_changed_while_open_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;

@@ -45,7 +45,7 @@ static void adapter_settings_and_patterns_are_read(void **state) {
                    CLV_OK);
   assert_scale(&rslora, "x", 2, 16);
   assert_int_equal(parse_adapter_config("{\"peft_type\": \"LORA\"}", &defaults, &err), CLV_OK);
-  assert_scale(&defaults, "x", 1, 8); /* the values that peft uses by default */
+  assert_scale(&defaults, "x", 1, 8); /* peft's defaults: r and lora_alpha are 8 */
 }
 
 /* Reads a config of peft 0.21 with every key of LoraConfig, and with keys of other versions that

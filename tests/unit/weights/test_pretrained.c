@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests folders of pretrained weights: single files or by index, names as models were saved over
- * the years, 16-bit numbers, and folders that were made to deceive.
+ * Tests folders of pretrained weights: single files or several with an index, tensor names of older
+ * versions, 16-bit numbers, and hostile folders.
  */
 #include <fcntl.h>
 #include <math.h>

@@ -85,7 +85,7 @@ static void assert_same_reference(const clv_frame *a, const clv_frame *b) {
 static void assert_same(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->kind, b->kind);
   assert_same_tensors(a, b);
-  /* phase, ids, step, micro-batch, module, flags: without padding between them */
+  /* compares phase, ids, step, micro-batch, module and flags, between which there is no padding */
   assert_memory_equal(
       &a->backward_pass_number, &b->backward_pass_number,
       offsetof(clv_frame, flags) + sizeof a->flags - offsetof(clv_frame, backward_pass_number));
@@ -196,7 +196,7 @@ static void check_bundle(const clv_bytes *message, size_t cut_position, const cl
   for (size_t i = 0; i < payload.len; i++) assert_int_equal(copy[i], (uint8_t)(i * 7 + 3));
 }
 
-/* Earlier frames may stand before the last frame, after it, or without it. */
+/* The earlier frames of a bundle may be encoded before its last frame, after it, or without one. */
 static void bundled_frames_round_trip(void **state) {
   clv_frame end = make_sample_frame(CLV_END_CONTEXT), value = make_sample_frame(CLV_VALUE),
             call = make_sample_frame(CLV_CALL);
@@ -548,7 +548,7 @@ static void value_with_a_tensor_round_trips(void **state) {
   decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 16);
 }
 
-/* tests/net/hostile/test_rules.py sends such fields to workers. */
+/* tests/net/hostile/test_rules.py sends invalid cache fields to workers. */
 static void invalid_cache_fields_are_refused(void **state) {
   (void)state;
   const clv_tensor_head rows = {CLV_F32, CLV_SHAPE(2, 1), 8, 0, 0},
@@ -646,10 +646,10 @@ static void encode_and_decode_allocate_nothing(void **state) {
   assert_int_equal(clv_alloc_count(), before);
 }
 
-/* ---- payload and failure helpers --------------------------------------------------------------
- */
+/* ---- functions for payloads and failures ----------------------------------------------------- */
 
-/* All lengths around a cache line, at all places of a line, in pieces that end within lines. */
+/* Copies payloads of lengths around that of a cache line to several offsets in a line, from pieces
+ * that end within lines. */
 static void copies_past_the_cache_are_complete(void **state) {
   (void)state;
   enum { MAX_LEN = 300, BUFFER_LEN = MAX_LEN + 128 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests health and reflection, read and written by protobuf-c on the other side.
+ * Tests the messages of gRPC's services Health and Reflection against protobuf-c.
  */
 #include "tests/unit/wire/wire_test.h"
 

@@ -503,7 +503,7 @@ static void assert_bounded(const clv_bytes *bytes, const char *what) {
   assert_true(used_bytes <= 2 * bytes->len + (1 << 20));
 }
 
-/* Each node needs a key of 16 bytes. */
+/* Each node of a module's graph needs a key of 16 bytes. */
 static void wrong_number_of_keys_is_refused(void **state) {
   (void)state;
   static const size_t lengths[] = {0, 16, 47, 49, 64};

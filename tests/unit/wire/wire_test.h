@@ -33,7 +33,7 @@
       fail_msg("%s gave %d \"%s\", not %d \"%s\"", #call, (int)code_, err.text, (wanted), part); \
   } while (0)
 
-/* Returns the next kind that has a sample. Kinds 3 to 7 have none. */
+/* Returns the next kind of frame that has a sample, because some numbers of kinds are not used. */
 static inline int get_next_kind(int kind) {
   return kind == CLV_ATTACHED ? CLV_ABORT : kind == CLV_STATE_FILE ? CLV_ACK : kind + 1;
 }
