@@ -28,7 +28,7 @@ bool clv_column_has_words(clv_column_use use) {
 
 bool clv_column_is_input(clv_column_use use) {
   return use == CLV_COLUMN_NUMBER || use == CLV_COLUMN_BOOLEAN || use == CLV_COLUMN_DATE ||
-         clv_column_has_words(use);
+         use == CLV_COLUMN_TEXT || clv_column_has_words(use);
 }
 
 /* ---- numbers, booleans and missing marks in cells -------------------------------------------- */
@@ -138,7 +138,7 @@ static clv_code fail_cell(const table_reader *r, const clv_source_cell *cell,
 static clv_code fail_missing(const table_reader *r, const clv_table_column *c, bool is_absent,
                              clv_err *err) {
   bool is_target = c->o.use == CLV_COLUMN_TARGET, is_id = c->o.use == CLV_COLUMN_ID;
-  bool is_weight = c->o.use == CLV_COLUMN_WEIGHT;
+  bool is_weight = c->o.use == CLV_COLUMN_WEIGHT, is_text = c->o.use == CLV_COLUMN_TEXT;
   const char *noun = is_target   ? "the target"
                      : is_id     ? "the id"
                      : is_weight ? "the weight"
@@ -146,7 +146,9 @@ static clv_code fail_missing(const table_reader *r, const clv_table_column *c, b
   const char *advice = is_target   ? "is missing: leave the record out, or set data.broken: skip"
                        : is_id     ? "is missing: give the record one, or say as: ignore"
                        : is_weight ? "is missing: give the record one, 0 or more"
-                                   : "has no value here: set its `missing`, such as most_frequent";
+                       : is_text
+                           ? "has no text here: give it one, or say missing: value for an empty one"
+                           : "has no value here: set its `missing`, such as most_frequent";
   return (is_absent ? clv_cells_fail_record : clv_cells_fail)(&r->source, err, "%s '%.80s' %s",
                                                               noun, c->o.name, advice);
 }
@@ -238,6 +240,16 @@ static clv_code put_id(table_reader *r, const clv_source_cell *cell, const clv_t
   return r->t->id_texts.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for ids") : CLV_OK;
 }
 
+/* Adds the tokens of a text. is_missing: `text` replaces the cell, which is missing. */
+static clv_code put_text(const table_reader *r, clv_table_column *c, const char *text, size_t len,
+                         bool is_missing, clv_err *err) {
+  clv_err reason;
+  if (clv_table_add_text(r->t, c, text, len, is_missing, &reason) == CLV_OK) return CLV_OK;
+  clv_cells_fail(&r->source, err, "column '%.80s': %s", c->o.name, reason.text);
+  if (err) err->code = reason.code;
+  return reason.code;
+}
+
 /* ---- paths of images ------------------------------------------------------------------------- */
 
 static clv_code put_file(table_reader *r, const clv_source_cell *cell, const clv_table_column *c,
@@ -277,9 +289,12 @@ static bool is_unread(const table_reader *r, const clv_table_column *c) {
          (c->o.use == CLV_COLUMN_WEIGHT && c != r->t->weight);
 }
 
-static void set_missing(const table_reader *r, clv_table_column *c) {
+static clv_code set_missing(const table_reader *r, clv_table_column *c, clv_err *err) {
+  const char *text = c->o.value ? c->o.value : "";
+  if (c->o.use == CLV_COLUMN_TEXT) return put_text(r, c, text, strlen(text), true, err);
   if (c->has_numbers) c->numbers[r->t->count] = NAN;
   if (!c->has_numbers) c->codes[r->t->count] = CLV_MISSING_CODE;
+  return CLV_OK;
 }
 
 static clv_code put_cell(table_reader *r, const clv_source_cell *cell, clv_table_column *c,
@@ -297,9 +312,13 @@ static clv_code put_cell(table_reader *r, const clv_source_cell *cell, clv_table
   if (c->o.use == CLV_COLUMN_FILE) return put_file(r, cell, c, text, len, err);
   if (cell->kind == CLV_CELL_MISSING || is_missing(r, text, len)) {
     if (c->o.missing == CLV_MISSING_REFUSE) return fail_missing(r, c, false, err);
-    return set_missing(r, c), CLV_OK;
+    return set_missing(r, c, err);
   }
   if (c->o.use == CLV_COLUMN_DATE) return put_date(r, cell, c, text, len, err);
+  if (c->o.use == CLV_COLUMN_TEXT) {
+    CLV_TRY(check_word(r, cell, c, err));
+    return put_text(r, c, cell->text, cell->len, false, err);
+  }
   return c->has_numbers ? put_number(r, cell, c, text, len, err) : put_word(r, cell, c, err);
 }
 
@@ -475,7 +494,7 @@ static clv_code set_absent(table_reader *r, size_t n_groups, clv_err *err) {
     if (c->o.use == CLV_COLUMN_ID || c->o.use == CLV_COLUMN_FILE ||
         c->o.missing == CLV_MISSING_REFUSE)
       return fail_missing(r, c, true, err);
-    set_missing(r, c);
+    CLV_TRY(set_missing(r, c, err));
   }
   if (!r->o->text.group || r->t->groups.len > n_groups) return CLV_OK;
   return clv_cells_fail_record(&r->source, err, "has no '%.80s' (%s)", r->o->text.group,
@@ -511,9 +530,11 @@ static clv_code read_record(table_reader *r, clv_err *err) {
   clv_err reason;
   CLV_TRY(reserve_record(r, err));
   size_t groups = r->t->groups.len, ids = r->t->id_texts.len;
+  size_t n_texts = r->t->texts.n, n_truncated = r->t->texts.n_truncated;
   if (read_cells(r, &reason) == CLV_OK) return r->t->count++, CLV_OK;
   r->t->groups.len = groups;
   r->t->id_texts.len = ids;
+  clv_text_rows_drop(&r->t->texts, n_texts, n_truncated);
   return skip_broken(r, &reason, err);
 }
 
@@ -596,6 +617,7 @@ clv_code clv_table_new(const clv_dataset_options *o, clv_cell_table **ret, clv_e
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   CLV_TRY(copy_columns(o, t, err));
   CLV_TRY(set_files_folder(o, t, err));
+  CLV_TRY(clv_table_open_tokenizer(o, t, err));
   *ret = clv_steal(&t);
   return CLV_OK;
 }
@@ -671,6 +693,7 @@ void clv_table_free(clv_cell_table *t) {
   free(t->rows);
   clv_bytes_done(&t->id_texts);
   clv_bytes_done(&t->groups);
+  clv_text_rows_done(&t->texts);
   clv_broken_done(&t->broken);
   free(t);
 }
@@ -704,6 +727,7 @@ clv_code clv_table_keep_only(clv_cell_table *t, const clv_subset *kept, clv_err 
     if (t->ids) t->ids[i] = t->ids[from];
     if (t->files) t->files[i] = t->files[from];
   }
+  clv_text_rows_keep_only(&t->texts, kept);
   t->count = kept->n;
   return CLV_OK;
 }

@@ -72,8 +72,10 @@ clv_code clv_text_rows_open(clv_text_rows *r, const clv_dataset_options *o, clv_
   CLV_TRY(find_mask_token(r, o, err));
   r->path = o->inputs_path;
   if (clv_text_rows_capacity(r)) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "data.%s.max_tokens: %zu leaves no room for a text",
-                  clv_format_row_of(o->format)->name, r->width);
+  return clv_fail(
+      err, CLV_INVALID, "data.%s.max_tokens: %zu leaves no room for a text",
+      clv_format_row_of(o->format == CLV_FORMAT_TABLE ? CLV_FORMAT_TEXT : o->format)->name,
+      r->width);
 }
 
 void clv_text_rows_done(clv_text_rows *r) {
@@ -83,6 +85,7 @@ void clv_text_rows_done(clv_text_rows *r) {
   clv_bytes_done(&r->labels);
   clv_bytes_done(&r->groups);
   clv_ids_done(&r->lengths);
+  clv_ids_done(&r->text_ids);
   clv_broken_done(&r->broken);
   *r = (clv_text_rows){0};
 }
@@ -127,6 +130,27 @@ clv_code clv_text_rows_add(clv_text_rows *r, const int32_t *ids, size_t n, clv_e
   while (row_len < r->width) row[row_len++] = r->pad;
   r->n++;
   return CLV_OK;
+}
+
+clv_code clv_text_rows_add_text(clv_text_rows *r, const char *text, size_t len, clv_err *err) {
+  r->text_ids.n = 0;
+  CLV_TRY(clv_tokenizer_encode(r->tokenizer, text, len, &r->text_ids, err));
+  return clv_text_rows_add(r, r->text_ids.at, r->text_ids.n, err);
+}
+
+void clv_text_rows_drop(clv_text_rows *r, size_t n, size_t n_truncated) {
+  r->n = r->lengths.n = n;
+  r->n_truncated = n_truncated;
+}
+
+void clv_text_rows_keep_only(clv_text_rows *r, const clv_subset *kept) {
+  if (!r->n) return;
+  for (size_t i = 0; i < kept->n; i++) {
+    size_t from = kept->index[i];
+    memmove(r->at + i * r->width, r->at + from * r->width, r->width * sizeof *r->at);
+    r->lengths.at[i] = r->lengths.at[from];
+  }
+  r->n = r->lengths.n = kept->n;
 }
 
 clv_code clv_read_class_name(clv_json *j, clv_bytes *ret, clv_err *err) {

@@ -3,9 +3,13 @@
  * Fuzzes tables. Bit 0 of the first byte chooses between a file of learnt values (such as means and
  * categories of columns) and a table. The other bits, and those of the second byte, are the table's
  * options. The values learnt from the first half of a table must encode the whole table. If bit 7
- * of the second byte is set, the input is instead a date format, in the first line, and a date.
+ * of the second byte is set, the input is instead a date format, in the first line, and a date. Bit
+ * 4 adds a column of texts.
  */
 #include <math.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "master/data/dataset_int.h"
 #include "tests/fuzz/never.h"
@@ -28,6 +32,9 @@ static const clv_column_options columns[] = {
     {.name = "id", .use = CLV_COLUMN_ID},
     {.name = "u", .use = CLV_COLUMN_TARGET}, /* the second of several targets */
 };
+static const clv_column_options text_column = {
+    .name = "x", .use = CLV_COLUMN_TEXT, .missing = CLV_MISSING_VALUE, .value = "a"};
+enum { TEXT_WIDTH = 6, TEXT_TOKENS = 8 };
 static const clv_target_option targets[] = {{"t", CLV_TASK_CLASSES}, {"u", CLV_TASK_LABELS}};
 
 /* Fails unless clv_learnt_parse reads what clv_learnt_write wrote, to the same text. */
@@ -80,6 +87,54 @@ static void check_targets(clv_cell_table *t, const clv_learnt *l) {
   clv_tensor_unref(ds.labels);
 }
 
+/* Returns the path of a vocabulary, which is in a file without a name. */
+static const char *open_vocabulary(void) {
+  static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\nb\n,\n";
+  static char path[40];
+  if (path[0]) return path;
+  int fd = memfd_create("vocab.txt", MFD_CLOEXEC);
+  NEVER(write(fd, vocabulary, sizeof vocabulary - 1) != sizeof vocabulary - 1);
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  return path;
+}
+
+/* Makes the inputs of the texts, and checks that each record has a row of tokens. */
+static void check_texts(clv_cell_table *t, const clv_subset *rows) {
+  clv_named_input inputs[CLV_TEXT_INPUTS] = {{NULL}};
+  clv_dataset ds = {.table = t,
+                    .count = t->count,
+                    .inputs_path = (char *)(uintptr_t) "fuzz",
+                    .named_inputs = inputs};
+  static const char *const names[] = {"ids", "lengths"};
+  const clv_dataset_options o = {.names = names, .n_named = CLV_COUNT(names)};
+  const clv_table_column *c = &t->columns[t->n_columns - 1];
+  clv_column_facts before = {0}, after = {0};
+  clv_err err = {0};
+  NEVER(t->texts.n != t->count || t->texts.lengths.n != t->count);
+  NEVER(clv_table_count_texts(&ds, c, rows, &before, &err) != CLV_OK);
+  NEVER(clv_table_prepare_texts(&ds, &o, &err) != CLV_OK);
+  NEVER(clv_table_encode_texts(&ds, &err) != CLV_OK);
+  NEVER(clv_table_add_text_inputs(&ds, &err) != CLV_OK);
+  NEVER(clv_table_count_texts(&ds, c, rows, &after, &err) != CLV_OK);
+  NEVER(before.n_distinct != after.n_distinct || before.n_missing != after.n_missing);
+  NEVER(before.n_missing + before.n_distinct > rows->n);
+  for (size_t i = 0; i < inputs[0].data->n; i++) {
+    int64_t id = clv_tensor_element_as_integer(inputs[0].data, i);
+    NEVER(id < 0 || id >= TEXT_TOKENS);
+  }
+  for (size_t i = 0; i < t->count; i++) {
+    int64_t length = clv_tensor_element_as_integer(inputs[1].data, i);
+    NEVER(length < 2 || length > TEXT_WIDTH);
+    NEVER(c->codes[i] != CLV_MISSING_CODE && c->codes[i] != length);
+  }
+  for (size_t k = 0; k < ds.n_named; k++) {
+    free(inputs[k].name);
+    free(inputs[k].path);
+    clv_tensor_unref(inputs[k].data);
+  }
+  clv_texts_free(ds.texts);
+}
+
 static void check_table(clv_cell_table *t) {
   CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
   uint32_t rows[64];
@@ -93,6 +148,7 @@ static void check_table(clv_cell_table *t) {
   check_learnt(l);
   check_encoded(t, l);
   if (t->n_targets) check_targets(t, l);
+  if (t->texts.width) check_texts(t, &half);
 }
 
 /* Reads a date in the format of the first line. */
@@ -120,6 +176,14 @@ static void check_date(const clv_bytes *text) {
     NEVER(parsed_again != floor(days));
 }
 
+/* Lists the columns of a table. Returns how many. */
+static size_t list_columns(bool has_targets, bool has_texts, clv_column_options *list) {
+  size_t n = CLV_COUNT(columns) - !has_targets;
+  memcpy(list, columns, sizeof columns);
+  if (has_texts) list[n++] = text_column;
+  return n;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static const char *const set_names[CLV_SETS] = {"p1", "p2", "p3"};
   clv_err err = {0};
@@ -136,7 +200,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
   }
   if (data[1] & 128) return check_date(&text), 0;
-  bool is_json = data[1] & 1, has_targets = data[1] & 8;
+  bool is_json = data[1] & 1, has_targets = data[1] & 8, has_texts = data[1] & 16;
+  clv_column_options list[CLV_COUNT(columns) + 1];
+  size_t n_columns = list_columns(has_targets, has_texts, list);
   clv_dataset_options o = {.inputs_path = is_json       ? "fuzz.jsonl"
                                           : data[0] & 2 ? "fuzz.tsv"
                                                         : "fuzz.csv",
@@ -144,9 +210,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                            .labels = data[0] & 4 ? CLV_LABEL_FLOAT : CLV_LABEL_CLASS,
                            .skips_labels = data[0] & 8,
                            .skips_broken = data[0] & 16,
-                           .text = {.group = data[0] & 32 ? "id" : NULL},
-                           .table = {.columns = columns,
-                                     .n_columns = CLV_COUNT(columns) - !has_targets,
+                           .names = (const char *const[]){"ids"},
+                           .n_named = has_texts,
+                           .text = {.group = data[0] & 32 ? "id" : NULL,
+                                    .max_tokens = TEXT_WIDTH,
+                                    .tokenizer = has_texts ? open_vocabulary() : NULL},
+                           .table = {.columns = list,
+                                     .n_columns = n_columns,
                                      .targets = targets,
                                      .n_targets = has_targets ? CLV_COUNT(targets) : 0,
                                      .ignores_others = data[0] & 64,
