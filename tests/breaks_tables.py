@@ -28,7 +28,8 @@ of("master/data/token_rows.c", TEXTS,
    texts_of_dropped_records_stay=("void clv_text_rows_keep_only(", "if (!r->n) return;", "return;"))
 of("master/data/table_text.c", TEXTS,
    texts_beside_numbers_are_lost=("static clv_code check_columns(", "if (!n_others || o->n_named) return CLV_OK;", "return CLV_OK;"),
-   missing_texts_are_counted_as_texts=("clv_code clv_table_add_text(", "is_missing ? CLV_MISSING_CODE :", "false ? CLV_MISSING_CODE :"),
+   missing_texts_are_counted_as_texts=("clv_code clv_table_add_text(", "is_missing ? CLV_MISSING_CODE :", "false ? CLV_MISSING_CODE :"))
+of("master/data/table_text_inputs.c", TEXTS,
    different_texts_count_as_one=("static int compare_rows(", "x->width * sizeof *x->at", "2 * sizeof *x->at"))
 of("master/data/table_encoder.c", TEXTS,
    missing_texts_may_become_others=("static bool has_same_text(", "strcmp(o->value ? o->value : \"\", c->values[0]) == 0", "true"))

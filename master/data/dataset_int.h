@@ -138,7 +138,7 @@ void clv_dataset_set_labels(clv_dataset *ds, clv_tensor **labels, size_t n_class
  * `l`. */
 clv_code clv_targets_set_labels(clv_dataset *ds, const clv_learnt *l, clv_err *err) CLV_USE_RESULT;
 
-/* ---- texts of a table (table_text.c) --------------------------------------------------------- */
+/* ---- texts of a table (table_text_inputs.c) -------------------------------------------------- */
 
 /* Notes which inputs the texts make. CLV_PRECONDITION: the model reads no tokens. */
 clv_code clv_table_prepare_texts(clv_dataset *ds, const clv_dataset_options *o,

@@ -22,15 +22,6 @@ enum {
 
 static const char *const usual_marks[] = {"NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None"};
 
-bool clv_column_has_words(clv_column_use use) {
-  return use == CLV_COLUMN_CATEGORY || use == CLV_COLUMN_INDEX;
-}
-
-bool clv_column_is_input(clv_column_use use) {
-  return use == CLV_COLUMN_NUMBER || use == CLV_COLUMN_BOOLEAN || use == CLV_COLUMN_DATE ||
-         use == CLV_COLUMN_TEXT || clv_column_has_words(use);
-}
-
 /* ---- numbers, booleans and missing marks in cells -------------------------------------------- */
 
 static void trim(const char **text, size_t *len) {

@@ -95,9 +95,14 @@ static inline const char *clv_table_text(const clv_cell_table *t, const size_t *
   return clv_table_texts(t) + offsets[clv_table_row(t, record)];
 }
 /* Returns true for an input whose cells are words, of which it encodes one of several. */
-bool clv_column_has_words(clv_column_use use);
+static inline bool clv_column_has_words(clv_column_use use) {
+  return use == CLV_COLUMN_CATEGORY || use == CLV_COLUMN_INDEX;
+}
 /* Returns true if the column is a part of the input, or an input of its own. */
-bool clv_column_is_input(clv_column_use use);
+static inline bool clv_column_is_input(clv_column_use use) {
+  return use == CLV_COLUMN_NUMBER || use == CLV_COLUMN_BOOLEAN || use == CLV_COLUMN_DATE ||
+         use == CLV_COLUMN_TEXT || clv_column_has_words(use);
+}
 /* Reads a number: an optional sign, digits with at most one decimal mark, an optional exponent.
  * False: the text is anything else, or too large for a double. */
 bool clv_table_read_number(const char *text, size_t len, bool has_decimal_comma, double *ret);

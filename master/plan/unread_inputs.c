@@ -35,6 +35,14 @@ static size_t list_names(const clv_blueprint *b, const char *names[MAX_NAMES]) {
   return n;
 }
 
+/* True if data.inputs names the input. The input "ids" of a table's text has this name by
+ * itself. */
+static bool is_in_data_inputs(const clv_data_config *d, const char *input) {
+  for (size_t i = 0; i < d->inputs.n; i++)
+    if (strcmp(d->inputs.items[i], input) == 0) return strcmp(input, "ids") != 0;
+  return false;
+}
+
 static clv_code refuse_unread(const clv_blueprint *b, const char *input, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   const char *names[MAX_NAMES] = {NULL};
@@ -47,7 +55,7 @@ static clv_code refuse_unread(const clv_blueprint *b, const char *input, clv_err
   }
   if (similar) clv_bytes_printf(&text, "; did you mean '%s'?", similar);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the names of the inputs");
-  if (clv_data_has_column_inputs(&b->config->data))
+  if (clv_data_has_column_inputs(&b->config->data) && !is_in_data_inputs(&b->config->data, input))
     return clv_session_fail_at(
         b->config, b->config->data.table.columns_pos, err,
         "data.table.columns: no layer reads the input '%s', and the model "

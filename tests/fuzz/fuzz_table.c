@@ -200,10 +200,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
   }
   if (data[1] & 128) return check_date(&text), 0;
-  bool is_json = data[1] & 1, has_targets = data[1] & 8, has_texts = data[1] & 16;
+  bool has_targets = data[1] & 8, has_texts = data[1] & 16;
   clv_column_options list[CLV_COUNT(columns) + 1];
   size_t n_columns = list_columns(has_targets, has_texts, list);
-  clv_dataset_options o = {.inputs_path = is_json       ? "fuzz.jsonl"
+  clv_dataset_options o = {.inputs_path = data[1] & 1   ? "fuzz.jsonl"
                                           : data[0] & 2 ? "fuzz.tsv"
                                                         : "fuzz.csv",
                            .split_key = (data[1] >> 1 & 3) % 3,
@@ -222,11 +222,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                      .ignores_others = data[0] & 64,
                                      .has_decimal_comma = data[0] & 128}};
   for (int set = 0; set < CLV_SETS; set++) o.set_values[set] = (clv_set_values){&set_names[set], 1};
-  clv_cell_table *t = NULL;
+  CLV_AUTO(clv_table_freep) clv_cell_table *t = NULL;
   if (clv_table_parse(&o, text.data, text.len, &t, &err) == CLV_OK)
     check_table(t);
   else
     NEVER(!strstr(err.text, "fuzz."));
-  clv_table_free(t);
   return 0;
 }
