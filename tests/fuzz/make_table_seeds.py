@@ -6,7 +6,7 @@ import json, os
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus/table")
 LEARNT, TSV, NUMBERS, UNLABELLED, SKIPS, GROUPS, OTHERS, COMMA = (1 << k for k in range(8))
-JSON, TIMES, SETS, TEXTS, DATE = 1 << 8, 1 << 9, 2 << 9, 1 << 12, 1 << 15
+JSON, TIMES, SETS, TEXTS, HALF, DATE = 1 << 8, 1 << 9, 2 << 9, 1 << 12, 1 << 13, 1 << 15
 HEADER = "a,b,c,d,e,f,g,t,id\n"
 LINE = "1,2,3,x,y,yes,2024-01-31,u,p1\n"
 TABS = HEADER.replace(",", "\t")
@@ -38,6 +38,7 @@ TABLES = {
     "json_comma": (JSON | COMMA | NUMBERS, '{"a":1.5,"b":"1,5","c":1,"d":"x","e":"y","f":1,"t":2.5,"id":"p"}\n'),
     "texts": (TEXTS, HEADER.replace("id", "id,x") + LINE.replace("p1", "p1,ab b") + LINE.replace("p1", 'p2,"a, b\na b b b"')
               + LINE.replace("p1", "p3,") + LINE.replace("p1", "p4, ab b ")),
+    "half_of_texts": (TEXTS | HALF, "x," + HEADER + "ab," + LINE + "b," + LINE + "a b b," + LINE + "b b b b b b b," + LINE),
     "texts_broken": (TEXTS | SKIPS, "x," + HEADER + "ab," + LINE + "b," + LINE.replace("u", "u/") + "a\udce4," + LINE + "a\0," + LINE + "NA," + LINE),
     "json_texts": (JSON | TEXTS | SKIPS, '{"x":"ab","a":1,"t":"u","id":"p"}\n{"a":1,"b":1,"c":1,"t":"u","id":"q","e":"y","f":1}\n{"x":[1],"t":"u","id":"r"}\n'
                    '{"x":12,"t":"u","id":"p"}\n{"x":null,"t":"u","id":"p","e":"z"}\n'),
