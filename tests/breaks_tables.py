@@ -25,7 +25,8 @@ of("master/data/table.c", TEXTS,
    broken_records_leave_their_text=("static clv_code read_record(", "clv_text_rows_drop(&r->t->texts, n_texts, n_truncated);", ""),
    absent_texts_have_no_row=("static clv_code set_missing(", "if (c->o.use == CLV_COLUMN_TEXT)", "if (false)"))
 of("master/data/token_rows.c", TEXTS,
-   texts_of_dropped_records_stay=("void clv_text_rows_keep_only(", "if (!r->n) return;", "return;"))
+   texts_of_dropped_records_stay=("void clv_text_rows_keep_only(", "if (!r->n) return;", "return;"),
+   cut_texts_of_dropped_records_count=("void clv_text_rows_keep_only(", "r->n_truncated = 0;", ""))
 of("master/data/table_text.c", TEXTS,
    texts_beside_numbers_are_lost=("static clv_code check_columns(", "if (!n_others || o->n_named) return CLV_OK;", "return CLV_OK;"),
    missing_texts_are_counted_as_texts=("clv_code clv_table_add_text(", "is_missing ? CLV_MISSING_CODE :", "false ? CLV_MISSING_CODE :"))

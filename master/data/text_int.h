@@ -62,6 +62,7 @@ typedef struct clv_text_rows {
   int32_t *at; /* [n, width] tokens of the rows */
   size_t n, cap;
   clv_ids lengths;    /* [n] number of tokens in each row, without pads */
+  clv_bytes cut_rows; /* [n] 1 for each row whose text was cut, else 0 */
   clv_ids text_ids;   /* tokens of the text that was added last, not cut */
   bool has_labels;    /* each row has a class */
   clv_bytes labels;   /* [n] class names, each with its NUL */

@@ -149,6 +149,7 @@ static void texts_stay_beside_their_labels(void **state) {
   assert_int_equal(clv_dataset_count(ds), 2);
   assert_int_equal(first_token(ds, 0), 6);
   assert_int_equal(first_token(ds, 1), 8);
+  assert_int_equal(clv_dataset_truncated(ds), 0);
   clv_dataset_free(ds);
   o.limit = 2;
   ds = open_table(&o);
