@@ -82,13 +82,22 @@ static const char session_text[] = SESSION_TEXT_BEGIN
     "loss: {kind: cross_entropy}\n"
     "train: {epochs: 1, batch: 100, optimizer: {kind: adam, lr: 0.001}}\n";
 
+/* First layers for a table of numbers and words, and for one whose only input is a text. */
+static const char number_layers_text[] = "    layers: [{op: linear, out: 64}, {op: relu}]\n";
+static const char text_layers_text[] =
+    "    layers:\n"
+    "      - {op: embedding, rows: 30522, out: 64}    # rows: as many as the tokenizer has tokens\n"
+    "      - {op: mean, dim: 1}\n"
+    "      - {op: linear, out: 64}\n"
+    "      - {op: relu}\n";
+
 /* Last part of the session file that `init` writes for a table: stages, privacy, loss, train. */
 static const char table_stages_text[] =
     "\n"
     "stages:\n"
     "  - name: front    # records go in here, so it stays at the master\n"
     "    at: master\n"
-    "    layers: [{op: linear, out: 64}, {op: relu}]\n"
+    "%s"
     "  - name: middle\n"
     "    at: worker-1\n"
     "    layers: [{op: linear, out: 64}, {op: relu}]\n"
@@ -251,21 +260,30 @@ static clv_code write_first_files(const example_data *d, clv_err *err) {
 
 /* ---- a session for a table of the user ------------------------------------------------------- */
 
-static void append_column(const clv_found_column *c, clv_bytes *out) {
+/* Appends what to do about a column that is left out although it may be of use. */
+static void append_column_advice(const clv_found_column *c, clv_bytes *out) {
+  if (c->has_unclear_dates)
+    clv_bytes_puts(out, "; dates: say as: date, and format: \"%d/%m/%Y\" or \"%m/%d/%Y\"");
+  if (c->use == CLV_COLUMN_TEXT)
+    clv_bytes_puts(out, "; texts: as: text makes them tokens for an embedding, by data.tokenizer");
+}
+
+/* Appends a column. use: what the session says of it. */
+static void append_column(const clv_found_column *c, clv_column_use use, clv_bytes *out) {
   if (!c->name[0]) return;
   clv_bytes_puts(out, "      ");
   clv_bytes_add_json(out, c->name);
-  clv_bytes_printf(out, ": {as: %s", clv_column_use_names[c->use]);
+  clv_bytes_printf(out, ": {as: %s", clv_column_use_names[use]);
   bool is_number = c->use == CLV_COLUMN_NUMBER || c->use == CLV_COLUMN_DATE;
   if (c->format) clv_bytes_printf(out, ", format: \"%s\"", c->format);
   if (c->n_missing && (is_number || c->use == CLV_COLUMN_BOOLEAN))
     clv_bytes_printf(out, ", missing: %s, indicator: true", is_number ? "median" : "most_frequent");
   if (c->n_missing && c->use == CLV_COLUMN_CATEGORY) clv_bytes_puts(out, ", missing: own");
+  if (c->n_missing && use == CLV_COLUMN_TEXT) clv_bytes_puts(out, ", missing: value");
   clv_bytes_puts(out, "}");
   clv_bytes_printf(out, "   # %zu different value%s", c->n_distinct, CLV_S(c->n_distinct));
   if (c->n_missing) clv_bytes_printf(out, ", %zu missing", c->n_missing);
-  if (c->has_unclear_dates)
-    clv_bytes_puts(out, "; dates: say as: date, and format: \"%d/%m/%Y\" or \"%m/%d/%Y\"");
+  if (c->use != use || c->has_unclear_dates) append_column_advice(c, out);
   clv_bytes_puts(out, "\n");
 }
 
@@ -282,8 +300,23 @@ static bool has_nameless_column(const clv_found_table *t) {
   return false;
 }
 
+/* Returns the first column of texts, if a table has no other input; t->n: it has another input, or
+ * no texts. */
+static size_t find_only_text(const clv_found_table *t) {
+  size_t found = t->n;
+  for (size_t i = t->n; i-- > 0;) {
+    clv_column_use use = t->columns[i].use;
+    if (use == CLV_COLUMN_TEXT) found = i;
+    if (use == CLV_COLUMN_NUMBER || use == CLV_COLUMN_CATEGORY || use == CLV_COLUMN_BOOLEAN ||
+        use == CLV_COLUMN_DATE)
+      return t->n;
+  }
+  return found;
+}
+
 static void append_table_session(const char *path, const clv_found_table *t, clv_bytes *out) {
   bool is_target_missing = false;
+  size_t text = find_only_text(t);
   clv_bytes_printf(out, SESSION_TEXT_BEGIN, "A table");
   clv_bytes_puts(out, "  format: table\n  train: [");
   clv_bytes_add_json(out, path);
@@ -298,11 +331,20 @@ static void append_table_session(const char *path, const clv_found_table *t, clv
     clv_bytes_puts(out, "    others: ignore    # a column has no name, as row numbers of pandas\n");
   clv_bytes_puts(
       out,
-      "    # number, category, boolean, target, id or ignore: correct what is wrong here\n"
+      "    # number, category, boolean, text, target, id or ignore: correct what is wrong here\n"
       "    columns:\n");
-  for (size_t i = 0; i < t->n; i++) append_column(&t->columns[i], out);
-  clv_bytes_printf(out, table_stages_text, t->n_classes ? t->n_classes : 1,
-                   t->n_classes ? "cross_entropy" : "mse");
+  for (size_t i = 0; i < t->n; i++) {
+    clv_column_use use = t->columns[i].use;
+    append_column(&t->columns[i], use == CLV_COLUMN_TEXT && i != text ? CLV_COLUMN_IGNORED : use,
+                  out);
+  }
+  if (text < t->n)
+    clv_bytes_puts(out,
+                   "  text: {max_tokens: 128}\n"
+                   "  tokenizer: {file: vocab.txt}    # of a BERT; or a tokenizer.json, with pad: "
+                   "its token that pads\n");
+  clv_bytes_printf(out, table_stages_text, text < t->n ? text_layers_text : number_layers_text,
+                   t->n_classes ? t->n_classes : 1, t->n_classes ? "cross_entropy" : "mse");
 }
 
 static clv_code write_table_session(const char *path, clv_err *err) {
@@ -318,6 +360,8 @@ static clv_code write_table_session(const char *path, clv_err *err) {
     if (t.columns[i].use == CLV_COLUMN_TARGET)
       printf("the target is '%s'%s; session.yaml says how each column is used: look it through\n",
              t.columns[i].name, t.n_classes ? ", with its values as classes" : ", a number");
+  if (find_only_text(&t) < t.n)
+    puts("texts need a tokenizer: put its vocab.txt here, or name another one in data.tokenizer");
   puts(
       "session.yaml permits that the worker can read the labels (privacy.labels_readable)\n"
       "next:\n"

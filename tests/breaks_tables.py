@@ -19,6 +19,27 @@ of("master/plan/run_data.c", "tests/net/training/test_table.py",
                                  "if (!ds || !clv_dataset_has_table(ds)) return CLV_OK; if (s->skips_labels) { clv_subset all; CLV_TRY(clv_subset_all(ds, &all, err)); CLV_TRY(clv_dataset_learn(ds, &all, &d->learnt, err)); }"))
 of("master/run/run_target_predictions.c", "tests/net/training/test_table.py",
    formulas_stay=("void clv_predictions_add_csv_text(", 'strchr("=+-@\\t\\r", *text)', "false"))
+TEXTS = "tests/unit/data/test_table_text"
+of("master/data/table.c", TEXTS,
+   texts_are_trimmed=("static clv_code store_cell(", "store_text(r, c, cell->text, cell->len, false, err)", "store_text(r, c, text, len, false, err)"),
+   broken_records_leave_their_text=("static clv_code read_record(", "clv_text_rows_drop(&r->t->texts, n_texts_before, n_truncated_before);", ""),
+   absent_texts_have_no_row=("static clv_code set_cell_missing(", "if (c->o.use == CLV_COLUMN_TEXT)", "if (false)"))
+of("master/data/token_rows.c", TEXTS,
+   texts_of_dropped_records_stay=("void clv_text_rows_keep_only(", "if (!r->n) return;", "return;"),
+   cut_texts_of_dropped_records_count=("void clv_text_rows_keep_only(", "r->n_truncated = 0;", ""))
+of("master/data/table_text.c", TEXTS,
+   texts_beside_numbers_are_lost=("static clv_code check_columns(", "if (!n_others || o->n_named_inputs) return CLV_OK;", "return CLV_OK;"),
+   missing_texts_are_counted_as_texts=("clv_code clv_table_add_text(", "is_missing ? CLV_MISSING_CODE :", "false ? CLV_MISSING_CODE :"))
+of("master/data/table_text_inputs.c", TEXTS,
+   different_texts_count_as_one=("static int compare_rows(", "x->width * sizeof *x->at", "2 * sizeof *x->at"))
+of("master/data/table_encoder.c", TEXTS,
+   missing_texts_may_become_others=("static bool has_same_text(", "strcmp(o->value ? o->value : \"\", c->values[0]) == 0", "true"))
+of("master/data/format_table.c", TEXTS,
+   limits_are_lost_when_a_table_is_encoded=("static clv_code set_inputs(", "ds->count = count;", ""))
+of("common/model/config/session_table.c", "tests/net/training/test_text.py text_stands_beside_numbers",
+   texts_may_be_on_disk=("static clv_code check_text_column(", "d->table.storage == CLV_STORAGE_DISK", "false"))
+of("master/data/table_find.c", "tests/net/training/test_text.py session_from_a_table_suggests_texts",
+   texts_are_ids=("static clv_column_use choose_column_use(", " && !has_texts", ""))
 FILES = "tests/net/training/test_images.py"
 of("master/data/image_folder.c", f"{FILES} paths_that_leave_the_folder_are_refused_with_their_place",
    absolute_paths_are_opened=("bool clv_image_is_path_inside(", "if (*path == '/') return false;", ""),

@@ -132,7 +132,9 @@ typedef struct clv_column_options {
   clv_column_use use;
   clv_column_scale scale; /* scaling of the numbers of a CLV_COLUMN_NUMBER */
   clv_missing_rule missing;
-  const char *value;  /* CLV_MISSING_VALUE: text of the value that replaces missing ones */
+  /* CLV_MISSING_VALUE: text of the value that replaces missing ones; of a CLV_COLUMN_TEXT NULL is
+   * "" */
+  const char *value;
   bool has_indicator; /* the input has a further element: 1 if the value is missing, else 0 */
   /* CLV_COLUMN_DATE: form of the dates, as C's strptime has it; NULL: ISO 8601 */
   const char *format;
@@ -152,7 +154,8 @@ typedef struct clv_target_option {
 /* How a table becomes records: the input of a record has the elements of all columns, one column
  * after the other. If a column is an index, records have several inputs: "input" with the elements
  * of the other columns, unless there are none, and then each index, [B] i64, in the order of the
- * columns. */
+ * columns. If a column is a text, its tokens are the single input, or further inputs: those of
+ * "ids" and "lengths" that clv_dataset_options.names has. */
 typedef struct clv_table_options {
   char separator; /* character between fields; 0: a tab in files named .tsv, else a comma */
   bool has_decimal_comma;
@@ -210,9 +213,9 @@ typedef struct clv_dataset_options {
   const char *inputs_path;
   /* [n_named_inputs] inputs by name, one file each, instead of inputs_path (idx and npy). Integers
    * become i64, bytes are divided by 255 (f32), floats become f32, and shapes are those of the
-   * files. scale, mean, std, flatten and tokens do not apply. Texts provide "ids" [S] and "lengths"
-   * [], documents also "boxes" [S, 4]: name those that are needed in any order, without paths.
-   * n_named_inputs 0: one input, "input". */
+   * files. scale, mean, std, flatten and tokens do not apply. Texts, also those of a table, provide
+   * "ids" [S] and "lengths" [], documents also "boxes" [S, 4]: name those that are needed in any
+   * order, without paths. n_named_inputs 0: one input, "input". */
   size_t n_named_inputs;
   const char *const *names;
   const char *const *named_paths;
@@ -251,9 +254,11 @@ typedef struct clv_dataset_options {
    * open; clv_dataset_scan lists them */
   bool skips_broken;
   clv_image_options images; /* options of CLV_FORMAT_IMAGES, and of CLV_COLUMN_FILE */
-  clv_text_options text;    /* options of CLV_FORMAT_TEXT and CLV_FORMAT_DOCUMENTS */
-  clv_page_options pages;   /* options of CLV_FORMAT_DOCUMENTS, beside `text` */
-  clv_table_options table;  /* options of CLV_FORMAT_TABLE */
+  /* options of CLV_FORMAT_TEXT and CLV_FORMAT_DOCUMENTS; of CLV_COLUMN_TEXT all but the names of
+   * columns */
+  clv_text_options text;
+  clv_page_options pages;  /* options of CLV_FORMAT_DOCUMENTS, beside `text` */
+  clv_table_options table; /* options of CLV_FORMAT_TABLE */
 } clv_dataset_options;
 
 /* most unreadable records whose errors are listed */
@@ -612,13 +617,14 @@ enum { CLV_DATE_TEXT_BYTES = 32 };
 /* Writes the day of a date as YYYY-MM-DD. days: since 1970-01-01. Returns buf. */
 const char *clv_date_text(double days, char buf[CLV_DATE_TEXT_BYTES]);
 
-/* Facts about the cells of a column. The name belongs to the dataset. */
+/* Facts about the cells of a column. The name belongs to the dataset. Two texts are different if
+ * their rows of tokens are, which a limit may cut. */
 typedef struct clv_column_facts {
   const char *name;
   clv_column_use use;
   size_t n_missing, n_distinct;
-  /* smallest and largest number, or date in days since 1970-01-01; NaN: the column has words, or no
-   * value */
+  /* smallest and largest number, or date in days since 1970-01-01, or number of a text's tokens;
+   * NaN: the column has words, or no value */
   double low, high;
   bool has_integers;
   size_t n_rows; /* CLV_COLUMN_INDEX: rows that an embedding needs; 0: another use */

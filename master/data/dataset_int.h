@@ -24,14 +24,18 @@ typedef struct clv_named_input {
   clv_index_facts index_facts;
 } clv_named_input;
 
+enum { CLV_TEXT_INPUTS = 2 /* ids and lengths */ };
+
 struct clv_dataset {
   /* [n_named_inputs] named inputs, in place of `inputs`; NULL: a single input */
   clv_named_input *named_inputs;
   size_t n_named_inputs;
-  clv_tensor *inputs;    /* single input, in the type of its file; NULL for images and named
+  clv_tensor *inputs; /* single input, in the type of its file; NULL for images and named
                               * inputs */
-  clv_images *images;    /* the folder of images; NULL: another format */
-  clv_texts *texts;      /* format text: labels and groups of the table; NULL: other format */
+  clv_images *images; /* the folder of images; NULL: another format */
+  /* format text: labels and groups of the table; format table: rows of tokens that are no inputs
+   * yet; NULL: no texts */
+  clv_texts *texts;
   clv_page_set *pages;   /* format documents: windows of pages; NULL: other format */
   clv_cell_table *table; /* format table: its cells; NULL: other format */
   /* [n_targets] name and classes of each label, if records have several; n_classes 0: a number, or
@@ -40,6 +44,10 @@ struct clv_dataset {
   size_t n_targets;
   /* number, from 1, of the target that clv_table_options.split_target names; 0: none */
   size_t split_target;
+  /* format table: names of the inputs that its column of texts makes, static; none: its tokens are
+   * the single input */
+  const char *text_inputs[CLV_TEXT_INPUTS];
+  size_t n_text_inputs;
   clv_bytes class_names; /* format table: texts of `classes`, each with its NUL */
   clv_tensor *labels;    /* [count or more, ...] i64 or f32; NULL: no labels */
   /* [n_classes] names by class number; the reader of the format owns the texts */
@@ -135,6 +143,21 @@ void clv_dataset_set_labels(clv_dataset *ds, clv_tensor **labels, size_t n_class
 /* Makes the labels [count, targets] from the cells of ds->table, whose classes have the numbers of
  * `l`. */
 clv_code clv_targets_set_labels(clv_dataset *ds, const clv_learnt *l, clv_err *err) CLV_USE_RESULT;
+
+/* ---- texts of a table (table_text_inputs.c) -------------------------------------------------- */
+
+/* Notes which inputs the texts make. CLV_PRECONDITION: the model reads no tokens. */
+clv_code clv_table_prepare_texts(clv_dataset *ds, const clv_dataset_options *o,
+                                 clv_err *err) CLV_USE_RESULT;
+/* Makes ds->texts from the rows of tokens. Does nothing for a table without texts. */
+clv_code clv_table_encode_texts(clv_dataset *ds, clv_err *err) CLV_USE_RESULT;
+/* Adds the named inputs of the texts. */
+clv_code clv_table_add_text_inputs(clv_dataset *ds, clv_err *err) CLV_USE_RESULT;
+/* Finds range and number of the texts' lengths, and counts missing texts and different rows of
+ * tokens. */
+clv_code clv_table_count_texts(const clv_dataset *ds, const clv_table_column *c,
+                               const clv_subset *rows, clv_column_facts *f,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* ---- labels that follow from the tokens (objective.c) ---------------------------------------- */
 

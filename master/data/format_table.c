@@ -64,14 +64,15 @@ static clv_code open_image_files(clv_dataset *ds, const clv_dataset_options *o, 
 }
 
 static clv_code open_table(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  if (o->holds_tokens || o->labels_path)
+  if ((o->holds_tokens && !clv_table_has_texts(&o->table)) || o->labels_path)
     return clv_fail(err, CLV_PRECONDITION,
                     "a record of a table is a row of numbers: an embedding reads a column with "
-                    "as: index");
+                    "as: index or as: text");
   CLV_TRY((clv_table_is_on_disk(o) ? clv_table_open_on_disk : clv_table_open)(o, &ds->table, err));
   ds->count = ds->table->count;
   ds->broken = ds->table->broken;
   ds->table->broken = (clv_broken_records){0};
+  CLV_TRY(clv_table_prepare_texts(ds, o, err));
   if (ds->table->files) CLV_TRY(open_image_files(ds, o, err));
   CLV_TRY(set_labels(ds, err));
   for (size_t k = 0; o->table.split_target && k < ds->n_targets; k++)
@@ -126,14 +127,15 @@ static clv_code add_index_input(clv_dataset *ds, const clv_learnt *l, size_t col
   return CLV_OK;
 }
 
-/* Makes named inputs of a table with indexes. The first one has the other columns. */
+/* Makes named inputs of a table with indexes, or with texts that have names. The first one has the
+ * other columns. */
 static clv_code add_table_inputs(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = clv_steal(&ds->inputs);
   CLV_TRY(clv_alloc(CLV_DATA_MAX_INPUTS, sizeof *ds->named_inputs, &ds->named_inputs, err));
   if (x) CLV_TRY(clv_inputs_add(ds, "input", ds->inputs_path, &x, err));
   for (size_t i = 0; i < l->n_columns; i++)
     if (l->columns[i].use == CLV_COLUMN_INDEX) CLV_TRY(add_index_input(ds, l, i, err));
-  return CLV_OK;
+  return clv_table_add_text_inputs(ds, err);
 }
 
 static bool has_index_column(const clv_learnt *l) {
@@ -142,14 +144,25 @@ static bool has_index_column(const clv_learnt *l) {
   return false;
 }
 
+/* Makes the inputs of records that are not images. */
+static clv_code set_inputs(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
+  const clv_dataset_options options = {
+      .inputs_path = ds->inputs_path, .max_bytes = SIZE_MAX, .holds_tokens = ds->texts != NULL};
+  size_t count = ds->count;
+  if (has_index_column(l) || ds->n_text_inputs) return add_table_inputs(ds, l, err);
+  if (ds->texts) ds->inputs = clv_steal(&ds->texts->tokens);
+  CLV_TRY(clv_arrays_set_records(ds, &options, err));
+  /* a limit may take fewer records than the table has */
+  ds->count = count;
+  return CLV_OK;
+}
+
 clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
-  const clv_dataset_options default_options = {.max_bytes = SIZE_MAX};
   if (!ds->images) CLV_TRY(clv_table_encode(ds->table, l, &ds->inputs, err));
+  CLV_TRY(clv_table_encode_texts(ds, err));
   if (ds->table->target && !ds->table->target->has_numbers) CLV_TRY(set_class_labels(ds, l, err));
   if (ds->table->n_targets) CLV_TRY(clv_targets_set_labels(ds, l, err));
-  if (ds->images) return CLV_OK;
-  return has_index_column(l) ? add_table_inputs(ds, l, err)
-                             : clv_arrays_set_records(ds, &default_options, err);
+  return ds->images ? CLV_OK : set_inputs(ds, l, err);
 }
 
 bool clv_dataset_index_facts(const clv_dataset *ds, size_t k, clv_index_facts *ret) {

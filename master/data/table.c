@@ -23,15 +23,6 @@ enum {
 static const char *const usual_missing_marks[] = {"NA",  "N/A",  "n/a",  "NaN",
                                                   "nan", "NULL", "null", "None"};
 
-bool clv_column_has_words(clv_column_use use) {
-  return use == CLV_COLUMN_CATEGORY || use == CLV_COLUMN_INDEX;
-}
-
-bool clv_column_is_input(clv_column_use use) {
-  return use == CLV_COLUMN_NUMBER || use == CLV_COLUMN_BOOLEAN || use == CLV_COLUMN_DATE ||
-         clv_column_has_words(use);
-}
-
 /* ---- numbers, booleans and missing marks in cells -------------------------------------------- */
 
 static void trim_spaces(const char **text, size_t *len) {
@@ -140,7 +131,7 @@ static clv_code fail_cell(const table_reader *r, const clv_source_cell *cell,
 static clv_code fail_missing_value(const table_reader *r, const clv_table_column *c, bool is_absent,
                                    clv_err *err) {
   bool is_target = c->o.use == CLV_COLUMN_TARGET, is_id = c->o.use == CLV_COLUMN_ID;
-  bool is_weight = c->o.use == CLV_COLUMN_WEIGHT;
+  bool is_weight = c->o.use == CLV_COLUMN_WEIGHT, is_text = c->o.use == CLV_COLUMN_TEXT;
   const char *column_noun = is_target   ? "the target"
                             : is_id     ? "the id"
                             : is_weight ? "the weight"
@@ -152,6 +143,7 @@ static clv_code fail_missing_value(const table_reader *r, const clv_table_column
       : is_target ? "is missing: leave the record out, or set data.broken: skip"
       : is_id     ? "is missing: give the record one, or say as: ignore"
       : is_weight ? "is missing: give the record one, 0 or more"
+      : is_text   ? "has no text here: give it one, or say missing: value for an empty one"
                   : "has no value here: set its `missing`, such as most_frequent";
   return (is_absent ? clv_cells_fail_record : clv_cells_fail)(&r->source, err, "%s '%.80s' %s",
                                                               column_noun, c->o.name, advice);
@@ -244,6 +236,16 @@ static clv_code store_id(table_reader *r, const clv_source_cell *cell, const clv
   return r->t->id_texts.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for ids") : CLV_OK;
 }
 
+/* Adds the tokens of a text. is_missing: `text` replaces the cell, which is missing. */
+static clv_code store_text(const table_reader *r, clv_table_column *c, const char *text, size_t len,
+                           bool is_missing, clv_err *err) {
+  clv_err reason;
+  if (clv_table_add_text(r->t, c, text, len, is_missing, &reason) == CLV_OK) return CLV_OK;
+  clv_cells_fail(&r->source, err, "column '%.80s': %s", c->o.name, reason.text);
+  if (err) err->code = reason.code;
+  return reason.code;
+}
+
 /* ---- paths of images ------------------------------------------------------------------------- */
 
 static clv_code store_image_path(table_reader *r, const clv_source_cell *cell,
@@ -284,9 +286,13 @@ static bool is_column_unread(const table_reader *r, const clv_table_column *c) {
          (c->o.use == CLV_COLUMN_WEIGHT && c != r->t->weight);
 }
 
-static void set_cell_missing(const table_reader *r, clv_table_column *c) {
+/* Stores a missing value. The text that replaces a missing text is a row of tokens. */
+static clv_code set_cell_missing(const table_reader *r, clv_table_column *c, clv_err *err) {
+  const char *text = c->o.value ? c->o.value : "";
+  if (c->o.use == CLV_COLUMN_TEXT) return store_text(r, c, text, strlen(text), true, err);
   if (c->has_numbers) c->numbers[r->t->count] = NAN;
   if (!c->has_numbers) c->codes[r->t->count] = CLV_MISSING_CODE;
+  return CLV_OK;
 }
 
 static clv_code store_cell(table_reader *r, const clv_source_cell *cell, clv_table_column *c,
@@ -304,9 +310,13 @@ static clv_code store_cell(table_reader *r, const clv_source_cell *cell, clv_tab
   if (c->o.use == CLV_COLUMN_FILE) return store_image_path(r, cell, c, text, len, err);
   if (cell->kind == CLV_CELL_MISSING || is_missing(r, text, len)) {
     if (c->o.missing == CLV_MISSING_REFUSE) return fail_missing_value(r, c, false, err);
-    return set_cell_missing(r, c), CLV_OK;
+    return set_cell_missing(r, c, err);
   }
   if (c->o.use == CLV_COLUMN_DATE) return store_date(r, cell, c, text, len, err);
+  if (c->o.use == CLV_COLUMN_TEXT) {
+    CLV_TRY(check_word(r, cell, c, err));
+    return store_text(r, c, cell->text, cell->len, false, err);
+  }
   return c->has_numbers ? store_number(r, cell, c, text, len, err) : store_word(r, cell, c, err);
 }
 
@@ -484,7 +494,7 @@ static clv_code set_absent_cells(table_reader *r, size_t group_bytes_before, clv
     if (c->o.use == CLV_COLUMN_ID || c->o.use == CLV_COLUMN_FILE ||
         c->o.missing == CLV_MISSING_REFUSE)
       return fail_missing_value(r, c, true, err);
-    set_cell_missing(r, c);
+    CLV_TRY(set_cell_missing(r, c, err));
   }
   if (!r->o->text.group || r->t->groups.len > group_bytes_before) return CLV_OK;
   return clv_cells_fail_record(&r->source, err, "has no '%.80s' (%s)", r->o->text.group,
@@ -520,9 +530,11 @@ static clv_code read_record(table_reader *r, clv_err *err) {
   clv_err reason;
   CLV_TRY(reserve_record(r, err));
   size_t group_bytes_before = r->t->groups.len, id_bytes_before = r->t->id_texts.len;
+  size_t n_texts_before = r->t->texts.n, n_truncated_before = r->t->texts.n_truncated;
   if (read_cells(r, &reason) == CLV_OK) return r->t->count++, CLV_OK;
   r->t->groups.len = group_bytes_before;
   r->t->id_texts.len = id_bytes_before;
+  clv_text_rows_drop(&r->t->texts, n_texts_before, n_truncated_before);
   return skip_broken(r, &reason, err);
 }
 
@@ -605,6 +617,7 @@ clv_code clv_table_new(const clv_dataset_options *o, clv_cell_table **ret, clv_e
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   CLV_TRY(copy_columns(o, t, err));
   CLV_TRY(set_image_folder(o, t, err));
+  CLV_TRY(clv_table_open_tokenizer(o, t, err));
   *ret = clv_steal(&t);
   return CLV_OK;
 }
@@ -680,6 +693,7 @@ void clv_table_free(clv_cell_table *t) {
   free(t->rows);
   clv_bytes_done(&t->id_texts);
   clv_bytes_done(&t->groups);
+  clv_text_rows_done(&t->texts);
   clv_broken_records_done(&t->broken);
   free(t);
 }
@@ -713,6 +727,7 @@ clv_code clv_table_keep_records(clv_cell_table *t, const clv_subset *kept_record
     if (t->ids) t->ids[i] = t->ids[from];
     if (t->files) t->files[i] = t->files[from];
   }
+  clv_text_rows_keep_only(&t->texts, kept_records);
   t->count = kept_records->n;
   return CLV_OK;
 }

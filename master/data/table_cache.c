@@ -40,7 +40,7 @@ static uint64_t find_min_on_disk_bytes(void) {
 bool clv_table_is_on_disk(const clv_dataset_options *o) {
   struct stat st;
   size_t n = strlen(o->inputs_path);
-  if (!o->table.cache_folder) return false;
+  if (!o->table.cache_folder || clv_table_has_texts(&o->table)) return false;
   if (o->table.is_on_disk) return true;
   if (stat(o->inputs_path, &st) != 0) return false;
   bool is_gzip = n > 3 && strcmp(o->inputs_path + n - 3, ".gz") == 0;

@@ -201,6 +201,15 @@ static clv_code learn_words(const clv_cell_table *t, const clv_table_column *fro
   return choose_fill_value_index(from, counts, c, err);
 }
 
+/* Keeps the text that replaces missing ones, so that a run's texts stay those of its training. */
+static clv_code learn_text(const clv_table_column *from, clv_learnt_column *c, clv_err *err) {
+  if (c->missing != CLV_MISSING_VALUE) return CLV_OK;
+  CLV_TRY(clv_alloc(1, sizeof *c->values, &c->values, err));
+  CLV_TRY(clv_strdup(from->o.value ? from->o.value : "", &c->values[0], err));
+  c->n_values = 1;
+  return CLV_OK;
+}
+
 /* ---- learning a table ------------------------------------------------------------------------ */
 
 static clv_code learn_column(const clv_cell_table *t, const clv_table_column *from,
@@ -212,6 +221,7 @@ static clv_code learn_column(const clv_cell_table *t, const clv_table_column *fr
   c->parts = from->o.parts;
   c->divisor = 1;
   CLV_TRY(clv_strdup(from->o.name, &c->name, err));
+  if (c->use == CLV_COLUMN_TEXT) return learn_text(from, c, err);
   return (from->has_numbers ? learn_numbers : learn_words)(t, from, rows, c, err);
 }
 
@@ -280,7 +290,7 @@ static size_t count_value_elements(const clv_learnt_column *c) {
 size_t clv_learnt_index_row_count(const clv_learnt_column *c) { return count_value_elements(c); }
 
 size_t clv_learnt_column_element_count(const clv_learnt_column *c) {
-  if (c->use == CLV_COLUMN_INDEX) return 0;
+  if (c->use == CLV_COLUMN_INDEX || c->use == CLV_COLUMN_TEXT) return 0;
   size_t n = c->use == CLV_COLUMN_CATEGORY ? count_value_elements(c) : 1;
   return n + 2 * (size_t)__builtin_popcount(c->parts) + c->has_indicator;
 }
@@ -394,6 +404,12 @@ static void encode_numbers(const clv_cell_table *t, const encoded_column *e, siz
   }
 }
 
+/* Returns true if missing texts of a column are replaced as they were in training. */
+static bool has_same_text(const clv_column_options *o, const clv_learnt_column *c) {
+  if (c->use != CLV_COLUMN_TEXT || c->missing != CLV_MISSING_VALUE) return true;
+  return strcmp(o->value ? o->value : "", c->values[0]) == 0;
+}
+
 /* Finds the table's column that a learnt column was learnt from. CLV_DATA_LOSS: the session has
  * changed. */
 static clv_code find_source_column(const clv_cell_table *t, const clv_learnt_column *c,
@@ -403,7 +419,7 @@ static clv_code find_source_column(const clv_cell_table *t, const clv_learnt_col
     if (strcmp(o->name, c->name) != 0) continue;
     *ret = &t->columns[i];
     if (o->use == c->use && o->scale == c->scale && o->missing == c->missing &&
-        o->has_indicator == c->has_indicator && o->parts == c->parts)
+        o->has_indicator == c->has_indicator && o->parts == c->parts && has_same_text(o, c))
       return CLV_OK;
   }
   return clv_fail(err, CLV_DATA_LOSS,
@@ -440,12 +456,12 @@ static clv_code make_table_encoder(const clv_cell_table *t, const clv_learnt *l,
   return CLV_OK;
 }
 
-/* Arguments for making one tensor from the records: from all columns but indexes, or from one index
- * column. */
+/* Arguments for making one tensor from the records: from all columns but indexes and texts, or from
+ * one index column. */
 typedef struct encoding_task {
   const clv_cell_table *t;
   const table_encoder *e;
-  const encoded_column *index_column; /* NULL: all columns but indexes */
+  const encoded_column *index_column; /* NULL: all columns but indexes and texts */
   clv_dtype dtype;
   clv_shape shape;
   size_t row_bytes;
@@ -460,7 +476,7 @@ static void encode_records(const encoding_task *g, size_t first, size_t n, void 
   float *values = memset(to, 0, n * g->row_bytes);
   for (size_t i = 0; i < g->e->n; i++) {
     const encoded_column *c = &g->e->columns[i];
-    if (c->c->use == CLV_COLUMN_INDEX) continue;
+    if (!clv_learnt_column_element_count(c->c)) continue;
     (c->element_of_code ? encode_words : encode_numbers)(g->t, c, first, n, values + c->at,
                                                          g->e->width);
   }
@@ -480,7 +496,7 @@ static clv_code check_no_refused_missing(const clv_cell_table *t, const table_en
                                          size_t first, size_t n, clv_err *err) {
   for (size_t k = 0; k < e->n; k++) {
     const encoded_column *c = &e->columns[k];
-    if (c->element_of_code || c->c->missing != CLV_MISSING_REFUSE) continue;
+    if (!c->from->has_numbers || c->c->missing != CLV_MISSING_REFUSE) continue;
     for (size_t i = first; i < first + n; i++)
       if (isnan(c->from->numbers[clv_table_row(t, i)]))
         return clv_fail(err, CLV_DATA_LOSS,

@@ -152,6 +152,8 @@ static clv_code find_suspicion(const clv_dataset *ds, const clv_table_column *c,
   if (c->o.use == CLV_COLUMN_ID && f->n_distinct < rows->n) f->suspicion = CLV_COLUMN_REPEATS_IDS;
   if (!clv_column_is_input(c->o.use) || rows->n < MIN_RECORDS) return CLV_OK;
   if (f->n_distinct <= 1 && !f->n_missing) f->suspicion = CLV_COLUMN_IS_CONSTANT;
+  /* a text is another one in each record, and no word of a class */
+  if (c->o.use == CLV_COLUMN_TEXT) return CLV_OK;
   bool has_words = !c->has_numbers;
   if ((has_words || (f->has_integers && c->o.use != CLV_COLUMN_DATE)) &&
       f->n_distinct == n_present && n_present == rows->n)
@@ -179,7 +181,9 @@ clv_code clv_dataset_column_facts(const clv_dataset *ds, const clv_subset *rows,
   const clv_cell_table *t = ds->table;
   ret->n_rows = count_index_rows(ds, c->o.name);
   if (c->has_numbers && c->numbers) CLV_TRY(count_numbers(t, c, rows, ret, err));
-  if (!c->has_numbers && c->codes) CLV_TRY(count_words(t, c, rows, ret, err));
+  if (c->o.use == CLV_COLUMN_TEXT) CLV_TRY(clv_table_count_texts(ds, c, rows, ret, err));
+  if (!c->has_numbers && c->codes && c->o.use != CLV_COLUMN_TEXT)
+    CLV_TRY(count_words(t, c, rows, ret, err));
   if (c->o.use == CLV_COLUMN_ID) CLV_TRY(count_texts(t, t->ids, rows, ret, err));
   if (c->o.use == CLV_COLUMN_FILE) CLV_TRY(count_texts(t, t->files, rows, ret, err));
   return find_suspicion(ds, c, rows, ret, err);

@@ -15,6 +15,7 @@ enum {
   /* most values of a target that is read as classes; numbers with more different values are read as
    * numbers */
   MAX_CLASSES = 20,
+  MIN_TEXT_WORDS = 4, /* fewest words that the cells of a text have on average */
 };
 
 /* Forms of dates that are tried, as strptime has them; NULL: ISO 8601. */
@@ -25,6 +26,7 @@ enum { N_DATE_FORMS = CLV_COUNT(date_forms) };
 typedef struct column_counts {
   /* n_points, n_commas: cells that are numbers with a decimal point, or with a decimal comma */
   size_t n_present, n_points, n_commas, n_booleans;
+  size_t n_words;               /* number of words, between spaces, in all cells */
   size_t n_others;              /* number of cells that are lists or objects */
   size_t n_dates[N_DATE_FORMS]; /* number of cells that are dates, for each form */
   clv_name_table names;
@@ -101,6 +103,13 @@ static clv_code add_columns(table_finder *f, clv_err *err) {
   return CLV_OK;
 }
 
+static size_t count_words(const char *text, size_t len) {
+  size_t n = 0;
+  for (size_t i = 0; i < len; i++)
+    n += !strchr(" \t\r\n", text[i]) && (!i || strchr(" \t\r\n", text[i - 1]));
+  return n;
+}
+
 static clv_code count_cell(const clv_source_cell *cell, column_counts *c, clv_err *err) {
   double v;
   int32_t number;
@@ -110,6 +119,7 @@ static clv_code count_cell(const clv_source_cell *cell, column_counts *c, clv_er
   if (cell->kind == CLV_CELL_MISSING || clv_table_is_usual_missing_mark(text, len)) return CLV_OK;
   c->n_present++;
   c->n_others += cell->kind == CLV_CELL_OTHER;
+  c->n_words += count_words(text, len);
   c->n_points += clv_table_read_number(text, len, false, &v);
   c->n_commas += cell->kind == CLV_CELL_TEXT && clv_table_read_number(text, len, true, &v);
   c->n_booleans += clv_table_read_boolean(text, len, &v);
@@ -173,19 +183,20 @@ static size_t find_date_form(const column_counts *c, size_t *ret_n) {
 static clv_column_use choose_column_use(const table_finder *f, const clv_found_column *column,
                                         const column_counts *c, bool has_id) {
   bool is_numeric = has_numbers_only(f, c),
-       are_all_different = column->n_distinct == f->found_table->n_records;
+       are_all_different = column->n_distinct == f->found_table->n_records,
+       has_texts = !is_numeric && c->n_words >= MIN_TEXT_WORDS * c->n_present;
   size_t n_forms;
   if (!c->n_present || c->n_others || !column->name[0]) return CLV_COLUMN_IGNORED;
   if (find_date_form(c, &n_forms) < N_DATE_FORMS)
     return n_forms > 1 ? CLV_COLUMN_IGNORED : CLV_COLUMN_DATE;
-  if (is_id_name(column->name) || (are_all_different && !is_numeric))
+  if (is_id_name(column->name) || (are_all_different && !is_numeric && !has_texts))
     return has_id ? CLV_COLUMN_IGNORED : CLV_COLUMN_ID;
   if (c->n_booleans == c->n_present && column->n_distinct <= 2) return CLV_COLUMN_BOOLEAN;
   if (is_numeric) return CLV_COLUMN_NUMBER;
-  return column->n_distinct <= MAX_CATEGORY_VALUES &&
-                 2 * column->n_distinct <= f->found_table->n_records
-             ? CLV_COLUMN_CATEGORY
-             : CLV_COLUMN_IGNORED;
+  if (column->n_distinct <= MAX_CATEGORY_VALUES &&
+      2 * column->n_distinct <= f->found_table->n_records)
+    return CLV_COLUMN_CATEGORY;
+  return has_texts ? CLV_COLUMN_TEXT : CLV_COLUMN_IGNORED;
 }
 
 /* Returns the column that is named as a target; without one, the last column. */

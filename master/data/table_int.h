@@ -22,7 +22,9 @@ typedef struct clv_table_column {
   bool is_read_target;  /* the column has labels, and labels are read */
   bool is_yes_or_no;    /* the labels are 0 or 1, true or false, yes or no */
   double *numbers;      /* [rows] numbers, 0 or 1 of booleans, days of dates; NaN: missing */
-  int32_t *codes;       /* [rows] number of each cell in `names`; CLV_MISSING_CODE: missing */
+  /* [rows] number of each cell in `names`, of a text its number of tokens; CLV_MISSING_CODE:
+   * missing */
+  int32_t *codes;
   clv_name_table names;
 } clv_table_column;
 
@@ -44,7 +46,10 @@ typedef struct clv_cell_table {
   char *image_folder_path; /* folder of the images */
   clv_bytes id_texts;      /* texts of the ids and of the paths, each with its NUL */
   clv_bytes groups;        /* [rows] int64_t group numbers; empty: no groups */
-  size_t count, cap;       /* count: records; cap: records for which the arrays have room */
+  /* [rows] rows of tokens of the column of texts, until the table is encoded; width 0: no column
+   * has texts */
+  clv_text_rows texts;
+  size_t count, cap; /* count: records; cap: records for which the arrays have room */
   /* folder for further files of a table on disk; NULL: the table is in memory. The mapped files
    * below hold the data of ids, files, id_texts and groups. */
   char *folder;
@@ -89,10 +94,15 @@ static inline const char *clv_table_text(const clv_cell_table *t, const size_t *
                                          size_t record) {
   return clv_table_id_texts(t) + offsets[clv_table_row(t, record)];
 }
-/* Returns true for a use whose cells are words: a category or an index. */
-bool clv_column_has_words(clv_column_use use);
-/* Returns true for a use whose columns are a part of the input, or an input of their own. */
-bool clv_column_is_input(clv_column_use use);
+/* Returns true for an input whose cells are words, of which it encodes one of several. */
+static inline bool clv_column_has_words(clv_column_use use) {
+  return use == CLV_COLUMN_CATEGORY || use == CLV_COLUMN_INDEX;
+}
+/* Returns true if the column is a part of the input, or an input of its own. */
+static inline bool clv_column_is_input(clv_column_use use) {
+  return use == CLV_COLUMN_NUMBER || use == CLV_COLUMN_BOOLEAN || use == CLV_COLUMN_DATE ||
+         use == CLV_COLUMN_TEXT || clv_column_has_words(use);
+}
 /* Reads a number: an optional sign, digits with at most one decimal mark, an optional exponent.
  * False: the text is anything else, or too large for a double. */
 bool clv_table_read_number(const char *text, size_t len, bool has_decimal_comma, double *ret);
@@ -100,6 +110,18 @@ bool clv_table_read_number(const char *text, size_t len, bool has_decimal_comma,
 bool clv_table_is_usual_missing_mark(const char *text, size_t len);
 /* Reads 0, 1, true, false, yes, no, t, f, y or n, in any case. */
 bool clv_table_read_boolean(const char *text, size_t len, double *ret);
+
+/* ---- a column of texts (table_text.c) -------------------------------------------------------- */
+
+/* Opens the tokenizer if a column has texts. */
+clv_code clv_table_open_tokenizer(const clv_dataset_options *o, clv_cell_table *t,
+                                  clv_err *err) CLV_USE_RESULT;
+/* Adds the tokens of a text to t->texts, as the text of record t->count. is_missing: the cell is
+ * missing, and `text` replaces it. CLV_INVALID: the tokenizer cannot read the text. */
+clv_code clv_table_add_text(clv_cell_table *t, clv_table_column *c, const char *text, size_t len,
+                            bool is_missing, clv_err *err) CLV_USE_RESULT;
+/* Returns true if a column has texts. Of a table with texts, all cells are in memory. */
+bool clv_table_has_texts(const clv_table_options *o);
 
 /* ---- dates (dates.c) ------------------------------------------------------------------------- */
 
@@ -132,7 +154,9 @@ typedef struct clv_learnt_column {
   /* [n_quantiles] quantiles of the training records, ascending; only for CLV_SCALE_QUANTILE */
   double *quantiles;
   size_t n_quantiles;
-  char **values; /* [n_values] values of a category or an index, sorted as bytes */
+  /* [n_values] values of a category or an index, sorted as bytes; of a text with `missing: value`
+   * the text that replaces a missing one */
+  char **values;
   size_t n_values;
   /* index in `values` of the value that replaces a missing one; n_values: none of them */
   size_t fill_value_index;
@@ -160,8 +184,8 @@ struct clv_learnt {
 /* Limits of what a file of learnt values may have; learning obeys them as well. */
 enum { CLV_LEARNT_MAX_COLUMNS = CLV_CSV_MAX_COLUMNS, CLV_LEARNT_MAX_VALUES = CLV_MAX_CLASS_NAMES };
 
-/* Returns the number of elements that the column has in the input of a record; 0 for an index,
- * which is an input of its own. */
+/* Returns the number of elements that the column has in the input of a record; 0 for an index
+ * or a text, which are inputs of their own. */
 size_t clv_learnt_column_element_count(const clv_learnt_column *c);
 void clv_learnt_targets_free(clv_learnt_target *targets, size_t n);
 /* Lists the classes of all records, and no columns. */
@@ -177,7 +201,8 @@ clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_le
 /* Returns the number of different numbers that an index has: one for each value, one for all values
  * that the training records lack, and with `missing: own` one for missing values. */
 size_t clv_learnt_index_row_count(const clv_learnt_column *c);
-/* Encodes all records. Returns inputs [count, elements] f32; NULL if all columns are indexes.
+/* Encodes all records. Returns inputs [count, elements] f32; NULL if all columns are indexes or
+ * texts.
  * CLV_DATA_LOSS: the columns are not those of `l`. */
 clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tensor **ret,
                           clv_err *err) CLV_USE_RESULT;

@@ -200,11 +200,12 @@ static clv_code (*const key_readers[])(clv_json *j, clv_learnt_column *c, clv_er
 static clv_code check_column(const clv_json *j, const clv_learnt_column *c, uint32_t seen_keys,
                              clv_err *err) {
   bool has_words = clv_column_has_words(c->use);
+  size_t n_texts = c->use == CLV_COLUMN_TEXT && c->missing == CLV_MISSING_VALUE;
   bool is_date = c->use == CLV_COLUMN_DATE;
   bool has_quantiles = (is_date || c->use == CLV_COLUMN_NUMBER) && c->scale == CLV_SCALE_QUANTILE;
   uint32_t required_keys = (1u << (CLV_COUNT(keys) - !is_date)) - 1;
   if (seen_keys != required_keys || (is_date && !(fabs(c->fill_number) < CLV_MAX_DAYS)) ||
-      !clv_column_is_input(c->use) || !(c->divisor > 0) || (!has_words && c->n_values) ||
+      !clv_column_is_input(c->use) || !(c->divisor > 0) || (!has_words && c->n_values != n_texts) ||
       c->fill_value_index > c->n_values || has_quantiles != (c->n_quantiles > 0) ||
       (c->scale == CLV_SCALE_LOG && !(c->fill_number > -1)))
     return clv_json_fail(j, j->at, err, "this column lacks a value, or has one out of range");

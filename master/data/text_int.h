@@ -62,6 +62,8 @@ typedef struct clv_text_rows {
   int32_t *at;                    /* [n, width] tokens of the rows */
   size_t n, cap;
   clv_ids lengths;    /* [n] number of tokens in each row, without pads */
+  clv_bytes cut_rows; /* [n] 1 for each row whose text was cut, else 0 */
+  clv_ids text_ids;   /* tokens of the text that was added last, not cut */
   bool has_labels;    /* each row has a class */
   clv_bytes labels;   /* [n] class names, each with its NUL */
   clv_bytes groups;   /* [n] int64_t group numbers; empty: no groups */
@@ -93,6 +95,13 @@ size_t clv_text_rows_capacity(const clv_text_rows *r);
  * long. */
 clv_code clv_text_rows_add(clv_text_rows *r, const int32_t *ids, size_t n,
                            clv_err *err) CLV_USE_RESULT;
+/* Adds the row of a text. Errors as clv_tokenizer_encode. */
+clv_code clv_text_rows_add_text(clv_text_rows *r, const char *text, size_t len,
+                                clv_err *err) CLV_USE_RESULT;
+/* Drops the rows from row n on, of which n_truncated texts before were cut. */
+void clv_text_rows_drop(clv_text_rows *r, size_t n, size_t n_truncated);
+/* Keeps the rows of `kept`, which must be ascending. Does nothing if there are no rows. */
+void clv_text_rows_keep_only(clv_text_rows *r, const clv_subset *kept);
 /* Reads the class of a JSON record: a text, or an integer >= 0, whose digits are the name. */
 clv_code clv_read_class_name(clv_json *j, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 /* Checks the name of a class. CLV_INVALID: it is not valid. */

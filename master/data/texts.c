@@ -28,7 +28,6 @@ typedef struct text_table {
   csv_columns header; /* columns of the CSV header */
   clv_text_rows *rows;
   const clv_text_options *o;
-  clv_ids ids;
   clv_bytes members[N_MEMBERS]; /* text, class and group of the current record */
   bool lacks_quote;             /* quotes without an end have taken the rest of the file */
 } text_table;
@@ -49,12 +48,9 @@ static clv_code add_group(text_table *t, clv_err *err) {
 /* Adds the current record to the rows. location: "file:line" of the record, for messages. */
 static clv_code add_record(text_table *t, const char *location, clv_err *err) {
   clv_code code = CLV_OK;
-  t->ids.n = 0;
   const clv_bytes *text = &t->members[MEMBER_TEXT], *label = &t->members[MEMBER_CLASS];
   if (t->rows->has_labels) code = clv_check_class_name(label->data, label->len, err);
-  if (code == CLV_OK)
-    code = clv_tokenizer_encode(t->rows->tokenizer, text->data, text->len, &t->ids, err);
-  if (code == CLV_OK) code = clv_text_rows_add(t->rows, t->ids.at, t->ids.n, err);
+  if (code == CLV_OK) code = clv_text_rows_add_text(t->rows, text->data, text->len, err);
   if (code == CLV_OK && t->rows->has_labels)
     code = clv_text_rows_set_label(t->rows, label->data, label->len, err);
   if (code == CLV_OK && t->o->group) code = add_group(t, err);
@@ -247,7 +243,6 @@ static clv_code read_table(clv_text_rows *r, const clv_text_options *o, clv_reco
                            bool is_csv, clv_err *err) {
   text_table t = {.rows = r, .o = o};
   clv_code code = read_records(&t, l, is_csv, err);
-  clv_ids_done(&t.ids);
   for (int m = 0; m < N_MEMBERS; m++) clv_bytes_done(&t.members[m]);
   return code;
 }

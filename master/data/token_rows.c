@@ -72,8 +72,10 @@ clv_code clv_text_rows_open(clv_text_rows *r, const clv_dataset_options *o, clv_
   CLV_TRY(find_mask_token(r, o, err));
   r->path = o->inputs_path;
   if (clv_text_rows_capacity(r)) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "data.%s.max_tokens: %zu leaves no room for a text",
-                  clv_format_row_of(o->format)->name, r->width);
+  return clv_fail(
+      err, CLV_INVALID, "data.%s.max_tokens: %zu leaves no room for a text",
+      clv_format_row_of(o->format == CLV_FORMAT_TABLE ? CLV_FORMAT_TEXT : o->format)->name,
+      r->width);
 }
 
 void clv_text_rows_done(clv_text_rows *r) {
@@ -83,6 +85,8 @@ void clv_text_rows_done(clv_text_rows *r) {
   clv_bytes_done(&r->labels);
   clv_bytes_done(&r->groups);
   clv_ids_done(&r->lengths);
+  clv_ids_done(&r->text_ids);
+  clv_bytes_done(&r->cut_rows);
   clv_broken_records_done(&r->broken);
   *r = (clv_text_rows){0};
 }
@@ -117,7 +121,10 @@ clv_code clv_text_rows_add(clv_text_rows *r, const int32_t *ids, size_t n, clv_e
   if (r->n == r->cap) CLV_TRY(grow_rows(r, err));
   int32_t *row = r->at + r->n * r->width;
   size_t row_len = 0;
-  r->n_truncated += n > clv_text_rows_capacity(r);
+  char is_cut = n > clv_text_rows_capacity(r);
+  r->n_truncated += (size_t)is_cut;
+  clv_bytes_add(&r->cut_rows, &is_cut, 1);
+  if (r->cut_rows.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for rows of tokens");
   n = CLV_MIN(n, clv_text_rows_capacity(r));
   if (r->first >= 0) row[row_len++] = r->first;
   if (n) memcpy(row + row_len, ids, n * sizeof *row);
@@ -127,6 +134,30 @@ clv_code clv_text_rows_add(clv_text_rows *r, const int32_t *ids, size_t n, clv_e
   while (row_len < r->width) row[row_len++] = r->pad;
   r->n++;
   return CLV_OK;
+}
+
+clv_code clv_text_rows_add_text(clv_text_rows *r, const char *text, size_t len, clv_err *err) {
+  r->text_ids.n = 0;
+  CLV_TRY(clv_tokenizer_encode(r->tokenizer, text, len, &r->text_ids, err));
+  return clv_text_rows_add(r, r->text_ids.at, r->text_ids.n, err);
+}
+
+void clv_text_rows_drop(clv_text_rows *r, size_t n, size_t n_truncated) {
+  r->n = r->lengths.n = r->cut_rows.len = n;
+  r->n_truncated = n_truncated;
+}
+
+void clv_text_rows_keep_only(clv_text_rows *r, const clv_subset *kept) {
+  if (!r->n) return;
+  r->n_truncated = 0;
+  for (size_t i = 0; i < kept->n; i++) {
+    size_t from = kept->index[i];
+    memmove(r->at + i * r->width, r->at + from * r->width, r->width * sizeof *r->at);
+    r->lengths.at[i] = r->lengths.at[from];
+    r->cut_rows.data[i] = r->cut_rows.data[from];
+    r->n_truncated += (size_t)r->cut_rows.data[i];
+  }
+  r->n = r->lengths.n = r->cut_rows.len = kept->n;
 }
 
 clv_code clv_read_class_name(clv_json *j, clv_bytes *ret, clv_err *err) {

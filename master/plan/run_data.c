@@ -280,7 +280,7 @@ static clv_code set_table_storage(const clv_session_config *c, const set_files *
 
 /* True if records are token numbers, which the first layer reads. */
 static bool takes_tokens(const clv_session_config *c) {
-  return !c->data.inputs.n && !clv_data_has_indexes(&c->data) && clv_model_takes_tokens(c);
+  return !c->data.inputs.n && !clv_data_has_column_inputs(&c->data) && clv_model_takes_tokens(c);
 }
 
 static clv_code open_set(const clv_session_config *c, const set_files *s, clv_dataset **ret,

@@ -35,6 +35,14 @@ static size_t list_input_names(const clv_blueprint *b, const char *names[MAX_INP
   return n;
 }
 
+/* True if data.inputs names the input. The input "ids" of a table's text has this name by
+ * itself. */
+static bool is_in_data_inputs(const clv_data_config *d, const char *input) {
+  for (size_t i = 0; i < d->inputs.n; i++)
+    if (strcmp(d->inputs.items[i], input) == 0) return strcmp(input, "ids") != 0;
+  return false;
+}
+
 static clv_code refuse_unread(const clv_blueprint *b, const char *input, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   const char *names[MAX_INPUT_NAMES] = {NULL};
@@ -47,14 +55,15 @@ static clv_code refuse_unread(const clv_blueprint *b, const char *input, clv_err
   }
   if (similar) clv_bytes_printf(&text, "; did you mean '%s'?", similar);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the names of the inputs");
-  if (clv_data_has_indexes(&b->config->data))
-    return clv_session_fail_at(b->config, b->config->data.table.columns_pos, err,
-                               "data.table.columns: no layer reads the input '%s', and the model "
-                               "reads %s: name it in `from` of an embedding%s",
-                               input, text.data,
-                               strcmp(input, "input") == 0
-                                   ? " or of another layer: it has the columns that are no index"
-                                   : ", or say as: ignore");
+  if (clv_data_has_column_inputs(&b->config->data) && !is_in_data_inputs(&b->config->data, input))
+    return clv_session_fail_at(
+        b->config, b->config->data.table.columns_pos, err,
+        "data.table.columns: no layer reads the input '%s', and the model "
+        "reads %s: name it in `from` of an embedding%s",
+        input, text.data,
+        strcmp(input, "input") == 0
+            ? " or of another layer: it has the columns that are no index and no text"
+            : ", or say as: ignore");
   return clv_session_fail_at(b->config, b->config->data.inputs_pos, err,
                              "data.inputs: no layer of the model reads '%s': it reads %s%s", input,
                              text.data, similar ? "" : "; leave the input and its files out");
@@ -64,8 +73,8 @@ clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) {
   const clv_data_config *d = &b->config->data;
   /* an entry that the user did not name, because the format of the data gives its name, may stay
    * unread */
-  bool has_own_names =
-      (d->inputs.n && !clv_format_row_of(d->format)->default_inputs[0]) || clv_data_has_indexes(d);
+  bool has_own_names = (d->inputs.n && !clv_format_row_of(d->format)->default_inputs[0]) ||
+                       clv_data_has_column_inputs(d);
   for (int i = 0; has_own_names && i < b->full_graph->n_nodes; i++)
     if (b->full_graph->nodes[i].op == CLV_OP_INPUT && !is_input_read(b->full_graph, i))
       return refuse_unread(b, b->full_graph->nodes[i].name, err);

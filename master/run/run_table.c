@@ -91,6 +91,8 @@ static void append_column_facts(const clv_column_facts *f, clv_bytes *out) {
   if (!isnan(f->low) && f->use == CLV_COLUMN_DATE)
     snprintf(range_text, sizeof range_text, "%.10s to %.10s", clv_date_text(f->low, low),
              clv_date_text(f->high, high));
+  else if (!isnan(f->low) && f->use == CLV_COLUMN_TEXT)
+    snprintf(range_text, sizeof range_text, "%.0f to %.0f tokens", f->low, f->high);
   else if (!isnan(f->low))
     snprintf(range_text, sizeof range_text, "%.6g to %.6g", f->low, f->high);
   clv_bytes_puts(&name, f->name);

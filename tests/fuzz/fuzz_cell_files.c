@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the files of cells of a table that is larger than memory (clv_cell_files_map). The first
- * byte of the input chooses one of the files, the rest are its bytes; the other files are as they
- * were written. An accepted table is encoded, and no number of a value may be out of range.
+ * Fuzzes the files of cells of a table that is larger than memory (clv_cell_files_map_columns). The
+ * first byte of the input chooses one of the files, the rest are its bytes; the other files are as
+ * they were written. An accepted table is encoded, and no number of a value may be out of range.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -107,7 +107,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   NEVER(clv_file_write_durable(table_path, table, sizeof table - 1, 0600, &err) != CLV_OK);
   const clv_dataset_options o = make_options();
   NEVER(clv_table_read_to_files(&o, &written, &t, &err) != CLV_OK);
-  NEVER(clv_cell_files_end(&written, t, &err) != CLV_OK);
+  NEVER(clv_cell_files_finish(&written, t, &err) != CLV_OK);
   t->count = written.n_records;
   clv_table_cache_write(t, key, &json);
   for (size_t i = 0; i < CLV_COUNT(files); i++) {
@@ -162,7 +162,7 @@ static void check_table(clv_cell_table *t) {
   }
   check_index(t, l);
   check_targets(t, l);
-  NEVER(clv_table_keep_only(t, &kept, &err) != CLV_OK || t->count != kept.n);
+  NEVER(clv_table_keep_records(t, &kept, &err) != CLV_OK || t->count != kept.n);
   NEVER(clv_table_encode(t, l, &of_kept, &err) != CLV_OK);
   NEVER(memcmp(of_kept->data, x->data, of_kept->bytes / kept.n) != 0);
 }
@@ -177,7 +177,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   NEVER(clv_strdup(folder, &t->folder, &err) != CLV_OK);
   NEVER(clv_table_cache_parse(json.data, json.len, "cells.json", key, t, &err) != CLV_OK);
   put_file(f, data + 1, size - 1);
-  if (clv_cell_files_map(folder, t, &o, &err) == CLV_OK)
+  if (clv_cell_files_map_columns(folder, t, &o, &err) == CLV_OK)
     check_table(t);
   else
     NEVER(!strstr(err.text, folder));

@@ -5,6 +5,6 @@
 #include "tests/fuzz/fuzz_reader.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  read_from_memory_and_file(clv_idx_parse, &clv_array_idx, data, size);
+  read_from_memory_and_file(clv_idx_parse, &clv_array_reader_idx, data, size);
   return 0;
 }

@@ -8,7 +8,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL, *mapped = NULL;
   clv_err err = {0};
-  read_from_memory_and_file(clv_npy_parse, &clv_array_npy, data, size);
+  read_from_memory_and_file(clv_npy_parse, &clv_array_reader_npy, data, size);
   if (clv_npy_parse(data, size, "fuzz", MAX_BYTES, &t, &err) != CLV_OK) return 0;
   NEVER(clv_npy_map(put_in_file(data, size), &mapped, &err) != CLV_OK);
   compare_tensors(t, mapped);

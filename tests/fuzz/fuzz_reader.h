@@ -36,9 +36,9 @@ static const char *put_in_file(const uint8_t *data, size_t size) {
  * conversion. */
 static clv_code map_file(const clv_array_reader *format, const char *path, clv_tensor **ret,
                          clv_err *err) {
-  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
-  CLV_TRY(clv_source_open(path, &s, err));
-  clv_source_map_from(s, 1);
+  CLV_AUTO(clv_byte_source_freep) clv_byte_source *s = NULL;
+  CLV_TRY(clv_byte_source_open(path, &s, err));
+  clv_byte_source_set_min_mapped_bytes(s, 1);
   return format->read(s, MAX_BYTES, ret, NULL, err);
 }
 

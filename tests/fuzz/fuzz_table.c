@@ -33,6 +33,8 @@ enum option {
   HAS_FORMAT = 1 << 14, /* the session says how dates look */
   IS_DATE = 1 << 15,
   MASKS_MISSING = 1 << 16, /* labels of the targets may be missing */
+  HAS_TEXTS = 1 << 17,
+  DROPS_HALF = 1 << 18, /* every other record is dropped */
 };
 
 static const clv_column_options columns[] = {
@@ -52,8 +54,13 @@ static const clv_column_options columns[] = {
 };
 static const clv_column_options second_target = {.name = "u", .use = CLV_COLUMN_TARGET},
                                 path_column = {.name = "p", .use = CLV_COLUMN_FILE},
-                                weight_column = {.name = "w", .use = CLV_COLUMN_WEIGHT};
-enum { MAX_COLUMNS = CLV_COUNT(columns) + 3, DATE_COLUMN = 6 };
+                                weight_column = {.name = "w", .use = CLV_COLUMN_WEIGHT},
+                                text_column = {.name = "x",
+                                               .use = CLV_COLUMN_TEXT,
+                                               .missing = CLV_MISSING_VALUE,
+                                               .value = "a"};
+enum { TEXT_WIDTH = 6, TEXT_TOKENS = 8 };
+enum { MAX_COLUMNS = CLV_COUNT(columns) + 4, DATE_COLUMN = 6 };
 static const clv_target_option targets[] = {{"t", CLV_TASK_CLASSES}, {"u", CLV_TASK_LABELS}};
 
 /* Fails unless clv_learnt_parse reads what clv_learnt_write wrote, to the same text. */
@@ -158,9 +165,67 @@ static void check_classes(const clv_cell_table *t, const clv_learnt *l) {
   NEVER(!of_kept->n_classes || of_kept->n_classes > l->n_classes);
 }
 
-static void check_table(clv_cell_table *t) {
+/* Returns the path of a vocabulary, which is in a file without a name. */
+static const char *open_vocabulary(void) {
+  static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\nb\n,\n";
+  static char path[40];
+  if (path[0]) return path;
+  int fd = memfd_create("vocab.txt", MFD_CLOEXEC);
+  NEVER(write(fd, vocabulary, sizeof vocabulary - 1) != sizeof vocabulary - 1);
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  return path;
+}
+
+/* Makes the inputs of the texts, and checks that each record has a row of tokens. */
+static void check_texts(clv_cell_table *t, const clv_subset *rows) {
+  clv_named_input inputs[CLV_TEXT_INPUTS] = {{.name = NULL}};
+  clv_dataset ds = {.table = t,
+                    .count = t->count,
+                    .inputs_path = (char *)(uintptr_t) "fuzz",
+                    .named_inputs = inputs};
+  static const char *const names[] = {"ids", "lengths"};
+  const clv_dataset_options o = {.names = names, .n_named_inputs = CLV_COUNT(names)};
+  const clv_table_column *c = &t->columns[t->n_columns - 1];
+  clv_column_facts before = {0}, after = {0};
+  clv_err err = {0};
+  NEVER(t->texts.n != t->count || t->texts.lengths.n != t->count);
+  NEVER(clv_table_count_texts(&ds, c, rows, &before, &err) != CLV_OK);
+  NEVER(clv_table_prepare_texts(&ds, &o, &err) != CLV_OK);
+  NEVER(clv_table_encode_texts(&ds, &err) != CLV_OK);
+  NEVER(clv_table_add_text_inputs(&ds, &err) != CLV_OK);
+  NEVER(clv_table_count_texts(&ds, c, rows, &after, &err) != CLV_OK);
+  NEVER(before.n_distinct != after.n_distinct || before.n_missing != after.n_missing);
+  NEVER(before.n_missing + before.n_distinct > rows->n);
+  for (size_t i = 0; i < inputs[0].data->n; i++) {
+    int64_t id = clv_tensor_element_as_integer(inputs[0].data, i);
+    NEVER(id < 0 || id >= TEXT_TOKENS);
+  }
+  for (size_t i = 0; i < t->count; i++) {
+    int64_t length = clv_tensor_element_as_integer(inputs[1].data, i);
+    NEVER(length < 2 || length > TEXT_WIDTH);
+    NEVER(c->codes[i] != CLV_MISSING_CODE && c->codes[i] != length);
+  }
+  for (size_t k = 0; k < ds.n_named_inputs; k++) {
+    free(inputs[k].name);
+    free(inputs[k].path);
+    clv_tensor_unref(inputs[k].data);
+  }
+  clv_texts_free(ds.texts);
+}
+
+/* Drops every other record. */
+static void keep_half(clv_cell_table *t) {
+  uint32_t rows[64];
+  clv_subset kept = {rows, CLV_MIN((t->count + 1) / 2, CLV_COUNT(rows))};
+  clv_err err = {0};
+  for (size_t i = 0; i < kept.n; i++) rows[i] = 2 * (uint32_t)i;
+  NEVER(clv_table_keep_records(t, &kept, &err) != CLV_OK || t->count != kept.n);
+}
+
+static void check_table(clv_cell_table *t, bool drops_half) {
   CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
   uint32_t rows[64];
+  if (drops_half) keep_half(t);
   clv_subset half = {rows, CLV_MIN((t->count + 1) / 2, CLV_COUNT(rows))};
   clv_err err = {0};
   for (size_t i = 0; i < half.n; i++) rows[i] = (uint32_t)i;
@@ -171,8 +236,9 @@ static void check_table(clv_cell_table *t) {
   check_learnt(l);
   check_encoded(t, l);
   if (t->n_targets) check_targets(t, l);
+  if (t->texts.width) check_texts(t, &half);
   check_paths_and_weights(t);
-  NEVER(clv_table_keep_only(t, &half, &err) != CLV_OK || t->count != half.n);
+  NEVER(clv_table_keep_records(t, &half, &err) != CLV_OK || t->count != half.n);
   check_encoded(t, l);
   if (t->target && !t->target->has_numbers) check_classes(t, l);
 }
@@ -219,6 +285,7 @@ static size_t list_columns(unsigned options, clv_column_options list[MAX_COLUMNS
   if (options & HAS_TARGETS) list[n++] = second_target;
   if (options & HAS_FILES) list[n++] = path_column;
   if (options & HAS_FILES) list[n++] = weight_column;
+  if (options & HAS_TEXTS) list[n++] = text_column;
   for (size_t i = 0; i < n && options & HAS_TARGETS && options & MASKS_MISSING; i++)
     if (list[i].use == CLV_COLUMN_TARGET) list[i].missing = CLV_MISSING_MASK;
   return n;
@@ -238,7 +305,11 @@ static void parse_table(unsigned options, const clv_bytes *text) {
       .skips_labels = options & SKIPS_LABELS,
       .skips_broken = options & SKIPS_BROKEN,
       .reads_weights = options & HAS_FILES,
-      .text = {.group = options & HAS_GROUPS ? "id" : NULL},
+      .names = (const char *const[]){"ids"},
+      .n_named_inputs = options & HAS_TEXTS ? 1 : 0,
+      .text = {.group = options & HAS_GROUPS ? "id" : NULL,
+               .max_tokens = TEXT_WIDTH,
+               .tokenizer = options & HAS_TEXTS ? open_vocabulary() : NULL},
       .table = {.separator = options & HAS_TABS && !(options & IS_JSON) ? '\t' : '\0',
                 .columns = list,
                 .n_columns = list_columns(options, list),
@@ -257,7 +328,7 @@ static void parse_table(unsigned options, const clv_bytes *text) {
     return;
   }
   if (!(options & IS_JSON)) check_from_file(&o, text, t);
-  check_table(t);
+  check_table(t, options & DROPS_HALF);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -20,9 +20,9 @@ static clv_tokenizer *valid_tokenizer(void) {
 
 /* Asks for the steps that tokenizer_config.json may contradict. */
 static void find_steps(const clv_tokenizer *t) {
-  clv_bert_flags flags;
+  clv_bert_options flags;
   (void)clv_normalizer_find_bert(t, &flags);
-  int prepends = clv_pre_tokenizer_prepends(t);
+  int prepends = clv_pre_tokenizer_prefix_space(t);
   NEVER(prepends < -1 || prepends > 1);
 }
 

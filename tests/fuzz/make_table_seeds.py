@@ -62,6 +62,12 @@ TABLES = {
     "format_other": (FORMAT | SKIPS, HEADER + LINE.replace("2024-01-31", "31.01.2024") + LINE),
     "quantiles": (0, HEADER + "".join(LINE.replace("1,2,", f"1,{b},") for b in (1, 2, 2, 3, 4, 0, 2, 2.5, 3.5, 9))),
     "of_another_kind": (OTHERS, "PAR1," + HEADER + "0," + LINE), "all_broken": (SKIPS, HEADER + "x" + LINE[1:] + "1,2\n"),
+    "texts": (TEXTS, HEADER.replace("id", "id,x") + LINE.replace("p1", "p1,ab b") + LINE.replace("p1", 'p2,"a, b\na b b b"')
+              + LINE.replace("p1", "p3,") + LINE.replace("p1", "p4, ab b ")),
+    "half_of_texts": (TEXTS | HALF, "x," + HEADER + "ab," + LINE + "b," + LINE + "a b b," + LINE + "b b b b b b b," + LINE),
+    "texts_broken": (TEXTS | SKIPS, "x," + HEADER + "ab," + LINE + "b," + LINE.replace("u", "u/") + "a\udce4," + LINE + "a\0," + LINE + "NA," + LINE),
+    "json_texts": (JSON | TEXTS | SKIPS, '{"x":"ab","a":1,"t":"u","id":"p"}\n{"a":1,"b":1,"c":1,"t":"u","id":"q","e":"y","f":1}\n{"x":[1],"t":"u","id":"r"}\n'
+                   '{"x":12,"t":"u","id":"p"}\n{"x":null,"t":"u","id":"p","e":"z"}\n'),
     "date_iso": (DATE, "\n2024-02-29T23:59:59.999-11:30"), "date_iso_day": (DATE, "\n0001-01-01"),
     "date_zone": (DATE, "\n9999-12-31T23:00-0600"), "date_form": (DATE, "%d.%m.%Y %H:%M:%S,%f%z\n31.12.1999 1:2:3,456Z"),
     "date_names": (DATE, "%d %b %Y\n1 sep 2024"), "date_name": (DATE, "%B%%%Y\nMay%2024"), "date_short": (DATE, "%d.%m.%y\n1.2.24"),
@@ -70,10 +76,12 @@ TABLES = {
 NUMBER = {"name": "a", "as": "number", "scale": "quantile", "missing": "mean", "indicator": True, "fill": 1.5,
           "offset": 0, "divisor": 1, "quantiles": [1, 2, 2.5], "fill_value": 0, "values": []}
 WORDS = {**NUMBER, "name": "d", "as": "category", "scale": "standard", "quantiles": [], "fill_value": 1, "values": ["x", "y"]}
+TEXT = {**NUMBER, "name": "x", "as": "text", "scale": "standard", "missing": "value", "quantiles": [], "values": ["a"]}
 DAYS = {**NUMBER, "name": "g", "as": "date", "scale": "standard", "quantiles": [], "parts": 7}
 GOOD = {"version": 1, "classes": ["u", "v"], "columns": [NUMBER, WORDS, DAYS]}
 FILES = {
     "learnt": GOOD, "bad_key": {**GOOD, "x": 1}, "bad_version": {**GOOD, "version": 2}, "no_columns": {**GOOD, "columns": []},
+    "text": {**GOOD, "columns": [TEXT]}, "no_text": {**GOOD, "columns": [{**TEXT, "values": []}]},
     "bad_day": {**GOOD, "columns": [{**DAYS, "fill": 1e300}]}, "bad_parts": {**GOOD, "columns": [{**DAYS, "parts": 8}]},
     "unsorted": {**GOOD, "classes": ["v", "u"]}, "nul_class": {**GOOD, "classes": ["\0"]},
     **{f"bad_{key}": {**GOOD, "columns": [{**NUMBER, **change}]} for key, change in {

@@ -7,7 +7,7 @@
 
 const char *const clv_column_use_names[] = {"number", "category", "index", "boolean",
                                             "date",   "target",   "id",    "weight",
-                                            "ignore", "file",     NULL};
+                                            "ignore", "file",     "text",  NULL};
 const char *const clv_date_part_names[] = {"year", "month", "weekday", NULL};
 const char *const clv_column_scale_names[] = {"standard", "min_max", "quantile",
                                               "log",      "none",    NULL};

@@ -269,6 +269,8 @@ typedef enum clv_column_use {
   CLV_COLUMN_WEIGHT,   /* chance of the record to be drawn for training; never an input */
   CLV_COLUMN_IGNORED,
   CLV_COLUMN_FILE, /* path of the record's image, which is its input */
+  CLV_COLUMN_TEXT, /* text, whose tokens are an input for the op embedding */
+  CLV_COLUMN_USES
 } clv_column_use;
 
 extern const char *const clv_column_use_names[]; /* names in files, in order; end with NULL */

@@ -322,7 +322,8 @@ typedef struct clv_column_spec {
   clv_column_use use;
   clv_column_scale scale; /* for CLV_COLUMN_NUMBER: how numbers are scaled */
   clv_missing_rule missing;
-  /* for CLV_MISSING_VALUE: text that replaces a missing value; NULL: not given */
+  /* for CLV_MISSING_VALUE: text that replaces a missing value; NULL: not given, of a
+   * CLV_COLUMN_TEXT an empty one */
   char *value;
   char *format; /* for CLV_COLUMN_DATE: form of the dates; NULL: ISO 8601 */
   char *input;  /* for CLV_COLUMN_INDEX: name of its input; NULL: the name of the column */
@@ -343,7 +344,8 @@ typedef struct clv_data_config {
   clv_text_list train;
   clv_text_list test; /* test files, in the same form as `train`; n = 0: not given */
   clv_objective_choice objective;
-  /* names of a record's inputs; n = 0: one input, named "input" */
+  /* names of a record's inputs, of a table those of its text; n = 0: one input, named "input", or
+   * those that a table's columns make */
   clv_text_list inputs;
   /* share of the training set that is held back for validation, 0..0.5 */
   double validation_fraction;
@@ -425,6 +427,10 @@ static inline const char *clv_column_input_name(const clv_column_spec *s) {
 }
 /* True if a column of the table is an index, which has an input of its own. */
 bool clv_data_has_indexes(const clv_data_config *d);
+/* True if a column of the table has texts, which become tokens. */
+bool clv_data_has_table_text(const clv_data_config *d);
+/* True if columns of the table make several inputs: indexes, or a text beside other columns. */
+bool clv_data_has_column_inputs(const clv_data_config *d);
 /* Returns the number of inputs of a record. */
 size_t clv_data_n_inputs(const clv_data_config *d);
 /* True if records of data.train are held back for validation. */

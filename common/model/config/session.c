@@ -417,10 +417,16 @@ static const clv_format_row *data_format_row(const clv_session_config *c) {
   return clv_format_row_of(c->data.format);
 }
 
+/* Returns the format whose inputs the records have: of a table with a text, that of texts. */
+static const clv_format_row *input_format_row(const clv_session_config *c) {
+  return clv_data_has_table_text(&c->data) ? clv_format_row_of(CLV_FORMAT_TEXT)
+                                           : data_format_row(c);
+}
+
 /* Checks the names in data.inputs for a data format whose input names are fixed. If none are given,
  * sets the format's default names. */
 static clv_code set_input_names(clv_session_config *c, clv_err *err) {
-  const clv_format_row *f = data_format_row(c);
+  const clv_format_row *f = input_format_row(c);
   clv_data_config *d = &c->data;
   char names[80];
   for (size_t i = 0; f->inputs[0] && i < d->inputs.n; i++) {
@@ -433,7 +439,9 @@ static clv_code set_input_names(clv_session_config *c, clv_err *err) {
   }
   for (size_t i = 0, given = d->inputs.n; !given && f->default_inputs[i]; i++)
     CLV_TRY(clv_text_list_add(&d->inputs, f->default_inputs[i], err));
-  return CLV_OK;
+  if (d->inputs.n || !clv_data_has_table_text(d) || !clv_data_has_column_inputs(d)) return CLV_OK;
+  /* beside the inputs of other columns, that of the text needs a name */
+  return clv_text_list_add(&d->inputs, f->inputs[0], err);
 }
 
 /* Refuses data.normalize, data.scale and data.flatten for named inputs and for tokens, which reach
@@ -469,7 +477,7 @@ static clv_code check_no_normalisation(const clv_session_config *c, clv_err *err
 static clv_code check_input_names(clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
   CLV_TRY(set_input_names(c, err));
-  if (d->inputs.n && !(data_format_row(c)->accepted_keys & CLV_KEY_INPUTS))
+  if (d->inputs.n && !(input_format_row(c)->accepted_keys & CLV_KEY_INPUTS))
     return fail_at(c, d->inputs_pos, err, "data.inputs does not go with data.format %s",
                    data_format_row(c)->name);
   CLV_TRY(check_no_normalisation(c, err));
@@ -600,6 +608,34 @@ static clv_code make_default_config(clv_session_config **ret, clv_err *err) {
   return clv_schema_bind_defaults(&b, *ret, err);
 }
 
+/* Returns the use of a table's column that makes a key of another format's section apply; NULL:
+ * there is none. line: the key and its value. */
+static const char *column_use_of_key(uint32_t section, const char *line) {
+  static const char max_tokens[] = "data.text.max_tokens:";
+  bool is_max_tokens = strncmp(line, max_tokens, strlen(max_tokens)) == 0;
+  if (section == CLV_KEY_IMAGES) return clv_column_use_names[CLV_COLUMN_FILE];
+  return section == CLV_KEY_TOKENIZER || is_max_tokens ? clv_column_use_names[CLV_COLUMN_TEXT]
+                                                       : NULL;
+}
+
+/* Returns true if a key of another format's section applies to a column of the table. */
+static bool is_key_of_column(const clv_session_config *c, uint32_t section, const char *line) {
+  if (!column_use_of_key(section, line)) return false;
+  return section == CLV_KEY_IMAGES ? clv_data_has_images(&c->data)
+                                   : clv_data_has_table_text(&c->data);
+}
+
+static clv_code fail_inapplicable(const clv_session_config *c, uint32_t section, clv_config_pos pos,
+                                  const char *line, clv_err *err) {
+  bool is_table = data_format_row(c)->accepted_keys & CLV_KEY_TABLE;
+  const char *use = is_table ? column_use_of_key(section, line) : NULL;
+  char formats[80];
+  clv_format_names(section, formats, sizeof formats);
+  return fail_at(c, pos, err, "%.*s does not go with data.format %s, but with %s%s%s%s: remove it",
+                 (int)strcspn(line, ":"), line, data_format_row(c)->name, formats,
+                 use ? ", or with a column `as: " : "", use ? use : "", use ? "`" : "");
+}
+
 /* Checks that keys of sections that do not apply to data.format have their defaults. Files written
  * by Cleave contain these keys with their defaults, so they cannot be refused altogether. */
 static clv_code check_inapplicable_sections(const clv_session_config *c, clv_err *err) {
@@ -614,7 +650,6 @@ static clv_code check_inapplicable_sections(const clv_session_config *c, clv_err
                   {"data.tokenizer.", CLV_KEY_TOKENIZER, c->data.tokenizer.pos}};
   CLV_AUTO(clv_session_config_freep) clv_session_config *defaults = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0}, usual = {0};
-  char formats[80];
   CLV_TRY(make_default_config(&defaults, err));
   clv_schema_write_lines(clv_session_schema(), c, &lines);
   clv_schema_write_lines(clv_session_schema(), defaults, &usual);
@@ -622,15 +657,12 @@ static clv_code check_inapplicable_sections(const clv_session_config *c, clv_err
   for (char *line = lines.data, *end; line && (end = strchr(line, '\n')) != NULL; line = end + 1) {
     *end = '\0';
     for (size_t i = 0; i < CLV_COUNT(sections); i++) {
-      bool is_of_column = sections[i].key == CLV_KEY_IMAGES && clv_data_has_images(&c->data);
-      if (data_format_row(c)->accepted_keys & sections[i].key || is_of_column ||
+      if (data_format_row(c)->accepted_keys & sections[i].key ||
+          is_key_of_column(c, sections[i].key, line) ||
           strncmp(line, sections[i].prefix, strlen(sections[i].prefix)) != 0 ||
           text_has_line(&usual, line))
         continue;
-      clv_format_names(sections[i].key, formats, sizeof formats);
-      return fail_at(c, sections[i].pos, err,
-                     "%.*s does not go with data.format %s, but with %s: remove it",
-                     (int)strcspn(line, ":"), line, data_format_row(c)->name, formats);
+      return fail_inapplicable(c, sections[i].key, sections[i].pos, line, err);
     }
   }
   return CLV_OK;

@@ -154,7 +154,7 @@ static const clv_row rows[] = {
      .pos_offset = AT(data.inputs_pos), .max = 8, .format = CLV_FORMAT_NAME, .is_commented_out = true,
      .sample = "[ids, boxes]",
      .doc = "Names of a record's inputs. For idx and npy, train and test then name one file for "
-            "each input, and the labels. For text, a choice of ids and lengths. For documents, "
+            "each input, and the labels. For text, also of a table, a choice of ids and lengths. For documents, "
             "a choice of ids, boxes and lengths; all three unless given."},
     {.path = "data.objective", .kind = CLV_ROW_ENUM, .offset = AT(data.objective), .pos_offset = AT(data.objective_pos),
      .names = objective_names, .default_text = "labels",
@@ -274,7 +274,8 @@ static const clv_row rows[] = {
             "for it."},
 
     {.path = "data.text", .kind = CLV_ROW_SECTION, .pos_offset = AT(data.text.pos), .is_commented_out = true,
-     .doc = "format text: a CSV with a header, or JSON lines with an object each (.csv, .jsonl, also .gz)."},
+     .doc = "format text: a CSV with a header, or JSON lines with an object each (.csv, .jsonl, also .gz). "
+            "Of a table with a column `as: text`, max_tokens."},
     {.path = "data.text.column", .kind = CLV_ROW_TEXT, .offset = AT(data.text.column),
      .default_text = "text", .doc = "Name of the column, or key, that has the text."},
     {.path = "data.text.label", .kind = CLV_ROW_TEXT, .offset = AT(data.text.label),
@@ -301,7 +302,7 @@ static const clv_row rows[] = {
     {.path = "data.table.storage", .kind = CLV_ROW_ENUM, .offset = AT(data.table.storage),
      .names = storage_names, .default_text = "auto",
      .doc = "Place of the cells and of the encoded inputs: memory, or disk, in the folder tables.cache beside the run's. "
-            "auto is disk for a file larger than a quarter of the memory."},
+            "auto is disk for a file larger than a quarter of the memory; a table with a column `as: text` is in memory."},
     {.path = "data.table.query", .kind = CLV_ROW_TEXT, .offset = AT(data.table.query),
      .is_commented_out = true, .sample = "SELECT * FROM patients ORDER BY patient", .is_place = true,
      .doc = "For an SQLite database: one SELECT that ends with ORDER BY. It reads this file alone and changes nothing."},
@@ -318,11 +319,11 @@ static const clv_row rows[] = {
      .doc = "Columns by the names of the header. The input has them in this order."},
     {.path = "data.table.columns{}.as", .kind = CLV_ROW_ENUM, .offset = COLUMN(use),
      .names = clv_column_use_names, .required = true, .sample = "number",
-     .replacement_hint = "a column of texts is read by data.format: text (data.text.column); here leave it out with ignore",
      .doc = "number; category (a place of the input per value, and one for values that training has not); "
             "index (the number of the value, an input of its own for an embedding); boolean; date; target (the label); "
             "id (named in predictions); weight (for data.sampling: column); file (the path of an image, which is the "
-            "record); ignore. target, id and weight are no inputs."},
+            "record); text (tokens by data.tokenizer, an input for an embedding); ignore. target, id and weight are no "
+            "inputs."},
     {.path = "data.table.columns{}.scale", .kind = CLV_ROW_ENUM, .offset = COLUMN(scale),
      .names = clv_column_scale_names, .default_text = "standard",
      .doc = "For numbers and dates, as in scikit-learn: StandardScaler (standard), MinMaxScaler (min_max), "
@@ -330,8 +331,8 @@ static const clv_row rows[] = {
     {.path = "data.table.columns{}.missing", .kind = CLV_ROW_ENUM, .offset = COLUMN(missing),
      .names = clv_missing_rule_names, .default_text = "refuse",
      .doc = "Missing values: refuse; mean or median of training (numbers, dates); the most frequent; `value`; "
-            "own (categories and indexes: a place of its own). Of one of several targets, mask: its loss and its "
-            "scores skip records without a label."},
+            "own (categories and indexes: a place of its own). Texts: refuse, or `value`, which is empty unless given. "
+            "Of one of several targets, mask: its loss and its scores skip records without a label."},
     {.path = "data.table.columns{}.input", .kind = CLV_ROW_TEXT, .offset = COLUMN(input),
      .is_commented_out = true, .sample = "site", .doc = "For an index, the name of its input, which layers read by from; the column's unless given."},
     {.path = "data.table.columns{}.format", .kind = CLV_ROW_TEXT, .offset = COLUMN(format),
@@ -371,7 +372,8 @@ static const clv_row rows[] = {
      .min = 16, .max = 1048576, .default_text = "1024",
      .doc = "Memory in MiB that the program that reads a PDF or an image may take."},
     {.path = "data.tokenizer", .kind = CLV_ROW_SECTION, .pos_offset = AT(data.tokenizer.pos), .is_commented_out = true,
-     .doc = "Formats text and documents: the tokenizer, which works like those of Hugging Face."},
+     .doc = "Formats text and documents, and a table's column `as: text`: the tokenizer, which works like those of "
+            "Hugging Face."},
     {.path = "data.tokenizer.file", .kind = CLV_ROW_PATH, .offset = AT(data.tokenizer.file),
      .sample = "vocab.txt",
      .doc = "WordPiece of a vocab.txt (BERT), or WordPiece, BPE or Unigram of a tokenizer.json (BERT, RoBERTa, Llama, "

@@ -13,7 +13,8 @@
 enum {
   NUMBER_USES = 1u << CLV_COLUMN_NUMBER | 1u << CLV_COLUMN_DATE,
   WORD_USES = 1u << CLV_COLUMN_CATEGORY | 1u << CLV_COLUMN_INDEX,
-  ONE_COLUMN_USES = 1u << CLV_COLUMN_TARGET | 1u << CLV_COLUMN_ID | 1u << CLV_COLUMN_WEIGHT,
+  ONE_COLUMN_USES = 1u << CLV_COLUMN_TARGET | 1u << CLV_COLUMN_ID | 1u << CLV_COLUMN_WEIGHT |
+                    1u << CLV_COLUMN_TEXT,
   INPUT_USES = NUMBER_USES | WORD_USES | 1u << CLV_COLUMN_BOOLEAN,
 };
 enum { MAX_INPUTS = 8, MAX_INPUT_NAME = 63 };
@@ -29,8 +30,8 @@ static const struct {
     [CLV_MISSING_REFUSE] = {"all columns", ~0u},
     [CLV_MISSING_MEAN] = {"numbers and dates", NUMBER_USES},
     [CLV_MISSING_MEDIAN] = {"numbers and dates", NUMBER_USES},
-    [CLV_MISSING_MOST_FREQUENT] = {"inputs", INPUT_USES},
-    [CLV_MISSING_VALUE] = {"inputs", INPUT_USES},
+    [CLV_MISSING_MOST_FREQUENT] = {"inputs that are no text", INPUT_USES},
+    [CLV_MISSING_VALUE] = {"inputs", INPUT_USES | 1u << CLV_COLUMN_TEXT},
     [CLV_MISSING_OWN] = {"categories and indexes (a number has `indicator: true` for it)",
                          WORD_USES},
     [CLV_MISSING_MASK] = {"targets, if a record has several (loss.kind: targets)",
@@ -42,7 +43,7 @@ static clv_code check_column(const clv_session_config *c, const clv_column_spec 
   if (!(missing_rules[s->missing].accepted_uses & 1u << s->use) || masks_single_target)
     return fail_at(c, s->pos, err, "data.table.columns.%.80s.missing: %s goes with %s", s->name,
                    clv_missing_rule_names[s->missing], missing_rules[s->missing].uses_text);
-  if (s->missing == CLV_MISSING_VALUE && !s->value)
+  if (s->missing == CLV_MISSING_VALUE && !s->value && s->use != CLV_COLUMN_TEXT)
     return fail_at(c, s->pos, err,
                    "data.table.columns.%.80s.missing: value needs the key value beside it",
                    s->name);
@@ -61,7 +62,10 @@ static clv_code check_column(const clv_session_config *c, const clv_column_spec 
     return fail_at(c, s->pos, err, "data.table.columns.%.80s.%s goes with as: date", s->name,
                    s->format ? "format" : "parts");
   if (s->has_indicator && !is_input(s))
-    return fail_at(c, s->pos, err, "data.table.columns.%.80s.indicator goes with inputs", s->name);
+    return fail_at(
+        c, s->pos, err, "data.table.columns.%.80s.indicator goes with inputs that are no text%s",
+        s->name,
+        s->use == CLV_COLUMN_TEXT ? ": missing: value marks a missing text by its `value`" : "");
   if (s->has_indicator && s->missing == CLV_MISSING_REFUSE)
     return fail_at(c, s->pos, err,
                    "data.table.columns.%.80s.indicator needs a rule for missing values, which are "
@@ -70,21 +74,57 @@ static clv_code check_column(const clv_session_config *c, const clv_column_spec 
   return CLV_OK;
 }
 
-static const clv_column_spec *find_file_column(const clv_data_config *d) {
+/* Returns the first column with a use; NULL: there is none. */
+static const clv_column_spec *find_column(const clv_data_config *d, clv_column_use use) {
   for (size_t i = 0; i < d->table.n_columns; i++)
-    if (d->table.columns[i].use == CLV_COLUMN_FILE) return &d->table.columns[i];
+    if (d->table.columns[i].use == use) return &d->table.columns[i];
   return NULL;
 }
 
+static bool is_table(const clv_data_config *d) {
+  return clv_format_row_of(d->format)->accepted_keys & CLV_KEY_TABLE;
+}
+
 bool clv_data_has_images(const clv_data_config *d) {
-  bool is_table = clv_format_row_of(d->format)->accepted_keys & CLV_KEY_TABLE;
-  return d->format == CLV_FORMAT_IMAGES || (is_table && find_file_column(d));
+  return d->format == CLV_FORMAT_IMAGES || (is_table(d) && find_column(d, CLV_COLUMN_FILE));
+}
+
+bool clv_data_has_table_text(const clv_data_config *d) {
+  return is_table(d) && find_column(d, CLV_COLUMN_TEXT);
+}
+
+bool clv_data_has_column_inputs(const clv_data_config *d) {
+  size_t n_inputs = 0;
+  for (size_t i = 0; i < d->table.n_columns; i++) n_inputs += is_input(&d->table.columns[i]);
+  return clv_data_has_indexes(d) || (n_inputs && clv_data_has_table_text(d));
+}
+
+/* Checks a column of texts: its tokenizer, and what does not go with it. */
+static clv_code check_text_column(const clv_session_config *c, clv_err *err) {
+  const clv_data_config *d = &c->data;
+  const clv_column_spec *s = find_column(d, CLV_COLUMN_TEXT);
+  if (!s) return CLV_OK;
+  if (!d->tokenizer.file)
+    return fail_at(c, s->pos, err,
+                   "data.table.columns.%.80s: as: text needs data.tokenizer.file, a vocab.txt or a "
+                   "tokenizer.json",
+                   s->name);
+  if (d->table.storage == CLV_STORAGE_DISK)
+    return fail_at(c, s->pos, err,
+                   "data.table.columns.%.80s: the tokens of `as: text` are in memory: leave "
+                   "data.table.storage: disk out, or say `as: ignore`",
+                   s->name);
+  for (size_t i = 0; i < d->inputs.n; i++)
+    if (strcmp(d->inputs.items[i], "ids") == 0) return CLV_OK;
+  if (!d->inputs.n) return CLV_OK;
+  return fail_at(c, d->inputs_pos, err,
+                 "data.inputs: the text of column '%.80s' is the input ids: add it", s->name);
 }
 
 /* Checks that a column of images is the only input. */
 static clv_code check_file_column(const clv_session_config *c, size_t n_files, size_t n_inputs,
                                   clv_err *err) {
-  const clv_column_spec *s = find_file_column(&c->data);
+  const clv_column_spec *s = find_column(&c->data, CLV_COLUMN_FILE);
   if (!s && c->data.table.files)
     return fail_at(c, c->data.table.files_pos, err,
                    "data.table.files goes with a column `as: file`, which names images in this "
@@ -128,8 +168,9 @@ static clv_code check_index(const clv_session_config *c, const clv_column_spec *
 
 /* Checks that the names of all indexes differ, and that a record has no more inputs than it can. */
 static clv_code check_indexes(const clv_session_config *c, clv_err *err) {
-  const clv_column_spec *list[MAX_INPUTS];
-  size_t n = 0, n_others = 0;
+  const char *list[MAX_INPUTS]; /* names of the inputs but the first */
+  size_t n = c->data.inputs.n, n_others = 0;
+  for (size_t i = 0; i < n; i++) list[i] = c->data.inputs.items[i];
   for (size_t i = 0; i < c->data.table.n_columns; i++) {
     const clv_column_spec *s = &c->data.table.columns[i];
     CLV_TRY(check_index(c, s, err));
@@ -141,19 +182,15 @@ static clv_code check_indexes(const clv_session_config *c, clv_err *err) {
                      "columns that are no index make one: say as: category for some",
                      s->name, MAX_INPUTS);
     for (size_t k = 0; k < n; k++)
-      if (strcmp(clv_column_input_name(list[k]), clv_column_input_name(s)) == 0)
-        return fail_at(c, s->pos, err, "data.table.columns.%.80s: two indexes are the input '%s'",
-                       s->name, clv_column_input_name(s));
-    list[n++] = s;
+      if (strcmp(list[k], clv_column_input_name(s)) == 0)
+        return fail_at(c, s->pos, err, "data.table.columns.%.80s: two columns are the input '%s'",
+                       s->name, list[k]);
+    list[n++] = clv_column_input_name(s);
   }
   return CLV_OK;
 }
 
-bool clv_data_has_indexes(const clv_data_config *d) {
-  for (size_t i = 0; i < d->table.n_columns; i++)
-    if (d->table.columns[i].use == CLV_COLUMN_INDEX) return true;
-  return false;
-}
+bool clv_data_has_indexes(const clv_data_config *d) { return find_column(d, CLV_COLUMN_INDEX); }
 
 /* Checks that a column of weights and data.sampling: column come together. n: number of columns. */
 static clv_code check_weights(const clv_session_config *c, size_t n, clv_err *err) {
@@ -178,20 +215,23 @@ static clv_code check_repeated(const clv_session_config *c, const clv_column_spe
   return fail_at(c, s->pos, err, "data.table.columns.%.80s: a second %s%s", s->name,
                  clv_column_use_names[s->use],
                  is_target ? ": several go with loss.kind: targets, which has a loss for each"
-                           : "; a record has one");
+                 : s->use == CLV_COLUMN_TEXT
+                     ? "; a record has one: join the two in one column, or say as: ignore"
+                     : "; a record has one");
 }
 
 clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) {
-  size_t n_by_use[CLV_COLUMN_FILE + 1] = {0}, n_inputs = 0;
+  size_t n_by_use[CLV_COLUMN_USES] = {0}, n_inputs = 0;
   if (!(clv_format_row_of(c->data.format)->accepted_keys & CLV_KEY_TABLE)) return CLV_OK;
   clv_config_pos pos = c->data.table.n_columns ? c->data.table.columns_pos : c->data.pos;
   for (size_t i = 0; i < c->data.table.n_columns; i++) {
     const clv_column_spec *s = &c->data.table.columns[i];
     CLV_TRY(check_column(c, s, err));
-    n_inputs += is_input(s);
+    n_inputs += is_input(s) || s->use == CLV_COLUMN_TEXT;
     CLV_TRY(check_repeated(c, s, n_by_use[s->use]++, err));
   }
   CLV_TRY(check_file_column(c, n_by_use[CLV_COLUMN_FILE], n_inputs, err));
+  CLV_TRY(check_text_column(c, err));
   CLV_TRY(check_indexes(c, err));
   CLV_TRY(check_weights(c, n_by_use[CLV_COLUMN_WEIGHT], err));
   if (!n_inputs && !n_by_use[CLV_COLUMN_FILE])

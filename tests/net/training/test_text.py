@@ -12,6 +12,9 @@ WORDS = 30  # of a passage
 PIECES = f"  tokenizer: {{file: {TOKENS}/pieces.txt}}\n"
 DATA = "data:\n  format: text\n  root: texts\n  train: [train.csv]\n  test: [test.csv]\n  text: {max_tokens: 48}\n" + PIECES
 FRONT = "{op: embedding, rows: 1600, out: 32}, {op: mean, dim: 1}, {op: linear, out: 32}"
+REPORT = '{as: text, missing: value}'  # some passages have blanks alone
+AS_TABLE = ("data:\n  format: table\n  root: texts\n  train: [train.csv]\n  test: [test.csv]\n  table:\n"
+            f"    columns: {{id: {{as: id}}, text: {REPORT}, label: {{as: target}}}}\n  text: {{max_tokens: 48}}\n" + PIECES)
 STAGES = ("stages:\n"
           f"  - {{name: front, at: master, layers: [{FRONT}]}}\n"
           "  - {name: middle, at: w1, layers: [{op: linear, out: 32}, {op: relu}]}\n"
@@ -67,8 +70,72 @@ def text_model_learns_and_predicts_class_names():
 def json_lines_give_the_same_bits():
     few = TAIL.replace("epochs: 12", "max_steps: 3")
     lines = DATA.replace(".csv", ".jsonl.gz")
-    runs = [cluster.trained(name, body(data, tail=few), 3)[:2] for name, data in (("csv", DATA), ("lines", lines))]
+    runs = [cluster.trained(name, body(data, tail=few), 3)[:2] for name, data in (("csv", DATA), ("lines", lines), ("table", AS_TABLE))]
     assert runs[0] == runs[1]
+    assert runs[0] == runs[2], "a table's column `as: text` gives the batches of format text"
+
+
+@suite.test
+def text_of_a_table_is_checked_evaluated_and_predicted():
+    session = cluster.session("table", body(AS_TABLE, tail=TAIL.replace("epochs: 12", "max_steps: 3")), keys="labels_readable: true")
+    done = master("check", session, cwd=cluster.dir)
+    assert done.returncode == 0 and re.search(r"  text +text +\d+ to 48 tokens +7 +\d+\n", done.stdout), done.stdout + done.stderr
+    assert re.search(r"data.train: \d+ of \d+ texts are longer than data.text.max_tokens \(48\) and cut", done.stdout + done.stderr), done.stdout + done.stderr
+    out = os.path.join(cluster.dir, "t.csv")
+    done = master("predict", session, "--out", out, "--set", "data.limit_test=4", cwd=cluster.dir)
+    rows = list(csv.DictReader(open(out)))
+    assert done.returncode == 0 and [row["id"] for row in rows] == ["0", "1", "2", "3"], (done.stderr, rows)
+    done = master("eval", session, "--set", "data.table.columns.text.value=none", cwd=cluster.dir)
+    assert done.returncode == 7 and "column 'text' is not read as the run's training read it" in done.stderr, done.stderr
+    away = ("stages:\n  - {name: front, at: w1, layers: [" + FRONT + "]}\n"
+            "  - {name: head, at: master, layers: [{op: linear, out: 4}]}\n")
+    done = master("plan", cluster.session("text-away", body(AS_TABLE, stages=away), keys=""), cwd=cluster.dir)
+    assert done.returncode == 3 and "raw_input_leaves" in done.stderr, done.stderr
+
+
+@suite.test
+def text_stands_beside_numbers():
+    front = ("{op: embedding, name: words, rows: 1600, out: 32, from: [ids]}, {op: mean, name: means, dim: 1}, "
+             "{op: concat, dim: 1, from: [input, means]}, {op: linear, out: 32}")
+    beside = AS_TABLE.replace("id: {as: id}", "id: {as: number}")
+    stages = STAGES.replace(FRONT, front)
+    tail = TAIL.replace(SEED, SEED[::-1])  # no worker knows the layers of this seed
+    done = master("check", cluster.session("beside", body(beside, stages, tail), keys="labels_readable: true"), cwd=cluster.dir)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for data, part, text in (
+            (beside.replace("data:\n", "data:\n  inputs: [ids, lengths]\n"), stages, "data.inputs: no layer of the model reads 'lengths'"),
+            (beside, STAGES, "embedding needs i64 row numbers"),
+            (AS_TABLE.replace(PIECES, ""), STAGES, "columns.text: as: text needs data.tokenizer.file"),
+            (AS_TABLE.replace("id: {as: id}", "id: {as: text}"), STAGES, "columns.text: a second text; a record has one"),
+            (AS_TABLE.replace("id: {as: id}", "id: {as: file}"), STAGES, "`as: file` makes the image the record's only input"),
+            (AS_TABLE.replace("  table:\n", "  table:\n    storage: disk\n"), STAGES, "the tokens of `as: text` are in memory"),
+            (AS_TABLE.replace(REPORT, "{as: text, missing: most_frequent}"), STAGES, "most_frequent goes with inputs that are no text"),
+            (AS_TABLE.replace(REPORT, "{as: text}"), STAGES, r"train.csv:\d+:\d+: column 'text' has no text here"),
+            (AS_TABLE.replace(REPORT, "{as: text, indicator: true}"), STAGES, "indicator goes with inputs that are no text: missing: value"),
+            (AS_TABLE.replace("data:\n", "data:\n  inputs: [lengths]\n"), STAGES, "the text of column 'text' is the input ids: add it"),
+            (AS_TABLE.replace("max_tokens: 48", "max_tokens: 48, column: body"), STAGES, "data.text.column does not go with data.format table"),
+            (AS_TABLE.replace(REPORT, "{as: category}"), STAGES, "but with text and documents, or with a column `as: text`: remove it|but with text, or with a column `as: text`"),
+            (AS_TABLE.replace("id: {as: id}", "id: {as: index, input: ids}"), stages, "two columns are the input 'ids'")):
+        done = master("check", cluster.session("wrong", body(data, part, tail), keys="labels_readable: true"), cwd=cluster.dir)
+        assert done.returncode in (3, 7) and re.search(text, done.stderr), (text, done.returncode, done.stdout, done.stderr)
+
+
+@suite.test
+def session_from_a_table_suggests_texts():
+    def written(name, column):
+        folder = os.path.join(cluster.dir, name)
+        os.makedirs(folder)
+        with open(os.path.join(folder, "patients.csv"), "w", newline="") as f:
+            csv.writer(f).writerows([(column, "report", "finding"), *((i % 9, text, c) for i, (c, text) in enumerate(passages()["test"]) if text.strip())])
+        done = master("init", "--from", "patients.csv", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        return folder, done.stdout, open(os.path.join(folder, "session.yaml")).read()
+    _, _, text = written("with-age", "age")
+    assert re.search(r'"report": {as: ignore} .*; texts: as: text makes them tokens', text), text
+    folder, said, text = written("with-id", "patient_id")
+    assert '"report": {as: text}' in text and "put its vocab.txt here" in said, said + text
+    done = master("check", "session.yaml", "--quick", "--set", f"data.tokenizer.file={TOKENS}/pieces.txt", cwd=folder)
+    assert done.returncode == 0, done.stderr
 
 
 def modelling(objective):
