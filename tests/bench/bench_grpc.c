@@ -112,7 +112,7 @@ static void request_message(side *s, unsigned index) {
 
 static void keep_buffer(void *user) { (void)user; }
 
-/* Sends a header and, behind it, bytes that stay with the caller. */
+/* Sends a header and, behind it, bytes that belong to the caller and are not copied. */
 static void send_message(side *s, unsigned index, uint64_t total, const char *data, size_t len) {
   header head = {total, 0};
   grpc_slice slices[2] = {grpc_slice_from_copied_buffer((const char *)&head, sizeof head)};
@@ -174,8 +174,8 @@ static void count_received(side *s, uint64_t total, uint64_t len) {
   send_ack_if_due(s);
 }
 
-/* Requests the next message last, as common/net/rpc does, so that a window update is sent with the
- * acknowledgement. */
+/* Handles a received message, then requests the next one. This order, which common/net/rpc has too,
+ * sends HTTP/2's window update together with the acknowledgement. */
 static void handle_received(side *s, unsigned index) {
   grpc_byte_buffer *message = s->streams[index].received;
   if (!message) _exit(0);

@@ -64,13 +64,13 @@ static void ignore_end(void *user, clv_link *link, clv_code code, const char *te
 
 static clv_link_options make_link_options(process *p,
                                           void (*on_packet)(void *, clv_link *, clv_packet *)) {
-  clv_wire_limits accept = clv_wire_limits_default();
+  clv_wire_limits accept_limits = clv_wire_limits_default();
   /* more than the largest tensor that bench.py sends; the default is 64 MiB, headers included */
-  accept.credit_bytes = 512 << 20;
+  accept_limits.credit_bytes = 512 << 20;
   return (clv_link_options){.peer_name = "peer",
                             .pool = p->pool,
-                            .accept_limits = accept,
-                            .initial_send_credit = accept.credit_bytes,
+                            .accept_limits = accept_limits,
+                            .initial_send_credit = accept_limits.credit_bytes,
                             .events = {.user = p, .on_packet = on_packet, .on_closed = ignore_end}};
 }
 

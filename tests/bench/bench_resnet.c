@@ -6,8 +6,8 @@
  * usage: bench_resnet BATCH SIZE THREADS [bf16]
  * commands: steps N     milliseconds of each of N steps
  *           cpu N       milliseconds of processor time of this process for each of N steps
- *           rss         MiB resident before the plan was made, and at most
- *           profile N   milliseconds a step of each op and phase, on standard error; then []
+ *           rss         resident memory in MiB before the plan was made, and its maximum
+ *           profile N   milliseconds per step of each op and phase, on standard error; then []
  *           describe    the plan's steps and the last loss, on standard error; then []
  */
 #include <string.h>

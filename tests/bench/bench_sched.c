@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Simulates schedules: prints how long a round should take, given the times of its parts.
+ * Simulates schedules of a pipeline: prints how long a training step should take, given the times
+ * of its parts.
  *
  * usage: bench_sched
  * commands: seconds KIND WINDOW MICROS STAGES {RANK F I W STEP LATENCY TO BACK}...
- *   KIND as in a session file; WINDOW a number, 0 for the textbook's, or `auto`. Per stage its
- *   rank, then seconds: forward, input gradient, weight gradient and step, and of
- *   the edge behind it the latency one way and what a tensor takes on the link in either direction.
- *   Prints the seconds of a round, the window, and the idle share of the ranks that compute.
+ *   KIND: as in a session file. WINDOW: a number, 0 for the schedule kind's own, or `auto`. MICROS:
+ *   number of micro-batches. For each stage: the rank (node) that computes the stage; the seconds
+ *   of its forward, input gradient, weight gradient and step; then, for the link behind the stage,
+ *   the seconds of latency one way and of sending a tensor forward and back.
+ *   Prints the seconds of the step, the window, and the idle share of the ranks that compute.
  */
 #include <string.h>
 
@@ -55,7 +57,8 @@ static void simulate_schedule(clv_sched_options *o, bool is_automatic) {
 }
 
 static void print_simulated_seconds(void) {
-  /* the nodes of the project compute the input gradient first, too */
+  /* the nodes of the project, too, send the input gradient before they compute the weight
+   * gradient */
   clv_sched_costs costs = {.sends_input_gradient_first = true};
   clv_sched_options o = {.costs = &costs};
   const char *kind = strtok(NULL, " "), *window = strtok(NULL, " ");

@@ -3,9 +3,10 @@
  * Measures training steps of a session file. The batches are prepared before the measurement, as in
  * the PyTorch programs of the comparison.
  *
- * usage: bench_train SESSION.yaml commands: steps N milliseconds of each of N steps
+ * usage: bench_train SESSION.yaml
+ * commands: steps N   milliseconds of each of N steps
  *           wait N    milliseconds that the master waited in each of N steps
- *           window    window of the present schedule; 0: the textbook's
+ *           window    window of the present schedule; 0: the schedule kind's own
  */
 #include <stdlib.h>
 #include <string.h>

@@ -2,19 +2,19 @@
  *
  * Simulates a bad network between whole processes. This file is linked into the tests' own
  * cleave-worker, cleave-master and libcleave. The linker redirects every call of clv_link_send to
- * it (--wrap), so the product needs no code for it.
+ * this file (--wrap), so the product needs no code for faults.
  *
  *   CLEAVE_TEST_FAULTS=SEED:DROP:DUPLICATE:DELAY_MS   percent, percent, most milliseconds
  *
  * Only messages that the product sends again, or that only free memory, may be disturbed: messages
  * about references except their values, DROP, END_CONTEXT without a step, and ENDED without a
  * trace. Seed, kind and n decide whether the n-th message of a kind is dropped, duplicated or
- * delayed. At exit this code prints how many messages it disturbed, because a test without any
- * proves nothing.
+ * delayed. At exit this code prints how many messages it disturbed, because a test without a
+ * disturbed message proves nothing.
  *
  *   CLEAVE_TEST_SENT=FILE   adds the bytes of all tensors that a link accepted to the u64 in FILE
  *
- * The file is mapped into memory, so that it has the right count even if the process is killed.
+ * FILE is mapped into memory, so that it has the right count even if the process is killed.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -108,7 +108,7 @@ static clv_packet *copy_packet(const clv_packet *p) {
   clv_packet *copy;
   clv_err ignored;
   if (clv_packet_new(p->pool, p->frame.kind, &copy, &ignored) != CLV_OK) return NULL;
-  copy->frame = p->frame; /* copies the frame alone, because none of these frames has a tensor */
+  copy->frame = p->frame; /* the frames that may be disturbed have no tensors */
   return copy;
 }
 
@@ -123,8 +123,8 @@ static void send_duplicate(clv_link *link, const clv_packet *p) {
   send_now(link, duplicate);
 }
 
-/* Drops or delays a packet, if its fate says so. Returns false if the caller must send the packet
- * now. */
+/* Drops, duplicates or delays a packet, as the hash of its number decides. Returns false if the
+ * caller must send the packet now. */
 static bool drop_or_delay(clv_link *link, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
   if (!faults.is_on || !may_be_disturbed(&p->frame)) return false;

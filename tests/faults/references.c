@@ -32,8 +32,9 @@ enum { MAX_NODES = 5, MAX_OBJECTS = 512, MAX_HANDLES = 4096, MAX_EVENTS = 1 << 1
 
 #define MS UINT64_C(1000000)
 static const uint64_t lease_ns = 20000 * MS, retry_ns = 50 * MS;
-/* Time in ns to wait at the end: a lease for references of the lost node, a second one for those
- * that wait for the first, and a third so that each node's periodic check has run. */
+/* Time in ns to wait at the end: a lease for references of the lost node, a second lease for
+ * references that wait for the first ones, and a third so that each node's periodic check has
+ * run. */
 static const uint64_t grace_ns = 3 * 20000 * MS;
 
 /* ---- objects and handles as the test expects them -------------------------------------------- */
@@ -57,7 +58,7 @@ typedef struct handle {
   bool is_lost, is_fetching;
   uint64_t fetch_sent_ns;
   bool
-      /* true: the program releases it at its end even if its value has not arrived */
+      /* true: the test releases the handle at the end, even if its value has not arrived */
       may_release_unfetched;
 } handle;
 
@@ -68,9 +69,8 @@ typedef enum event_kind {
   SETTLE,
   CUT,
   HEAL,
-  /* end of the program: each owner may then have only references with handles of the program, which
-   * the test releases */
-  END,
+  /* end of the random program: the test then releases all handles of the program */
+  PROGRAM_END,
 } event_kind;
 
 typedef struct event {
@@ -281,8 +281,8 @@ static void on_used(uint32_t node, const clv_rref_result *r) {
     report_fault("node %u was passed a handle %" PRIx64 " that nobody passed to it", node, u->fork);
     return;
   }
-  /* The last USE, the message that passes a reference, may arrive after its sender gave up on a
-   * node that had been silent. */
+  /* A late USE, the message that passes a reference, may arrive after its sender gave up on a node
+   * that had been silent. */
   bool arrives_late = h->state == NEVER_ARRIVED && h->is_lost;
   if (h->state != PROMISED && !arrives_late) report_fault("handle %" PRIx64 " came twice", u->fork);
   h->state = ARRIVED;
@@ -315,8 +315,8 @@ static void check_failure(const handle *h, const clv_rref_failure *why) {
                  why->text);
 }
 
-/* Checks the time from sending to arrival of KEEP, USE, FORK, FETCH, VALUE and their answers: each
- * has a limit. */
+/* Checks that a fetch in an undisturbed run took no longer than eight of the slowest trips of a
+ * message: the trips of KEEP, USE, FORK, FETCH, VALUE and of their answers. */
 static void check_fetch_time(const handle *h, const object *o) {
   uint64_t begin = CLV_MAX(h->fetch_sent_ns, o->settled_at_ns),
            trips = 8 * (sim.min_delay_ns + sim.delay_spread_ns);
@@ -435,7 +435,8 @@ static void do_create_at_owner(void) {
     report_fault("keep: %s", err.text);
 }
 
-/* Returns a random handle in that state at a node that lives; NULL if a few tries find none. */
+/* Returns a random handle that is in the given state at a living node; NULL if a few tries find
+ * none. */
 static handle *draw_handle(handle_state state) {
   for (int i = 0; i < 8 && sim.n_handles; i++) {
     handle *h = &sim.handles[draw_below(sim.n_handles)];
@@ -483,7 +484,8 @@ static void do_release_handle(void) {
   if (h) release_handle(h);
 }
 
-/* Uses a released handle in every way. Each must fail with the same clear error. */
+/* Fetches by a released handle, releases it again or passes it on. Each must fail with
+ * CLV_NOT_FOUND. */
 static void do_use_released_handle(void) {
   clv_err err = {0};
   handle *h = draw_handle(RELEASED);
@@ -498,8 +500,8 @@ static void do_use_released_handle(void) {
     report_fault("use after release of %" PRIx64 " gave %d", h->fork_id, (int)code);
 }
 
-/* Sends frames as an additional node, which has no reference and to which no other node sends:
- * another node's fork, an unknown id, a wrong key. */
+/* Sends a forged frame as an additional node, which has no reference and to which no other node
+ * sends. The frame has the fork of another node, an unknown id or a wrong key. */
 static void do_forge_frame(void) {
   static const clv_rref_kind kinds[] = {CLV_RREF_FETCH,  CLV_RREF_FETCH,  CLV_RREF_FORK,
                                         CLV_RREF_DELETE, CLV_RREF_ACCEPT, CLV_RREF_VALUE,
@@ -528,8 +530,7 @@ static void do_random_operation(void) {
   if (!is_full) operations[draw_below(CLV_COUNT(operations))]();
 }
 
-/* Ends the program: releases all handles that the program still has, after messages in flight have
- * arrived. */
+/* Ends the random program: releases its handles, except those that must get a value first. */
 static void release_all_handles(void) {
   for (uint32_t i = 0; i < sim.n_handles; i++) {
     handle *h = &sim.handles[i];
@@ -541,8 +542,9 @@ static void release_all_handles(void) {
 
 /* ---- faults of nodes ------------------------------------------------------------------------- */
 
-/* Marks the objects as lost that the faulty node owned or used, or had passed on before the
- * receiver told the owner. */
+/* Marks what a fault of the node may lose: the objects that the node owns or whose owner has not
+ * heard of them, and the handles that are at the node, that refer to a lost object or that the node
+ * is passing on. */
 static void mark_objects_lost(uint32_t node) {
   for (uint32_t i = 0; i < sim.n_objects; i++) {
     object *o = &sim.objects[i];
@@ -559,7 +561,8 @@ static void cut_off_node(uint32_t node) {
   sim.n_deaths++;
   sim.is_silent[node] = true;
   print_trace("node %u is cut off", node);
-  /* a node that is silent for a short time only: others do not notice it */
+  /* a node that is silent for a short time only loses nothing, because the other nodes do not
+   * notice */
   if (node != sim.faulty_node) return;
   mark_objects_lost(node);
   if (sim.faulty_until_ns != UINT64_MAX) return;
@@ -568,8 +571,8 @@ static void cut_off_node(uint32_t node) {
   sim.node_tables[node] = NULL;
 }
 
-/* Plans the fault of a node: it dies, or is silent for longer than the lease, or for a shorter
- * time. */
+/* Plans the fault of a run: a node dies, or is silent for longer than the lease or for a shorter
+ * time; or none. */
 static void plan_fault(void) {
   uint64_t begin = draw_below(sim.end_ns), kind = draw_below(10);
   uint32_t node = (uint32_t)draw_below(sim.n_nodes);
@@ -591,7 +594,7 @@ static void plan_fault(void) {
 
 static void open_node(uint32_t i) {
   clv_err err;
-  /* one more node, as which do_forge_frame sends */
+  /* n_nodes + 1: do_forge_frame sends frames as an additional node */
   clv_rrefs_options o = {
       .n_nodes = sim.n_nodes + 1, .self = i, .lease_ns = lease_ns, .retry_ns = retry_ns};
   if (clv_pool_new((size_t)1 << 30, 1 << 20, &sim.node_pools[i], &err) != CLV_OK) exit(2);
@@ -614,7 +617,7 @@ static void plan_run(void) {
   for (uint32_t i = 0; i < sim.n_nodes; i++) open_node(i);
   uint64_t n = 10 + draw_below(120);
   for (uint64_t i = 0; i < n; i++) add_event(draw_below(sim.end_ns), OPERATION, 0);
-  add_event(sim.end_ns, END, 0);
+  add_event(sim.end_ns, PROGRAM_END, 0);
   plan_fault();
 }
 

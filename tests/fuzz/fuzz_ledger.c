@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_ledger_freep) clv_ledger *parsed_again = NULL;
   NEVER(clv_ledger_parse(text.data, text.len, "l", &parsed_again, &complete_len, NULL) != CLV_OK);
   /* Both ledgers are parsed from one text. A text without a complete line has no salt, so each
-   * parse drew its own; all entries are then made with the salt of the second. */
+   * ledger drew a salt of its own; all entries are then made with the second ledger's salt. */
   add_entries(complete_len ? l : parsed_again, &text, complete_len);
   return 0;
 }

@@ -74,7 +74,7 @@ static void check_learnt(const clv_learnt *l) {
   NEVER(text.len != parsed_again.len || memcmp(text.data, parsed_again.data, text.len) != 0);
 }
 
-/* Fails unless the index, which is column 4, has a row for each of its numbers. */
+/* Fails unless each number of the index (column 4) is the number of one of the index's rows. */
 static void check_index(const clv_cell_table *t, const clv_learnt *l) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   clv_err err = {0};

@@ -91,8 +91,8 @@ static void fuzz_frame(const input *in) {
   if (frame.kind) check_encoding(in, &frame, payload);
 }
 
-/* Decodes a message. An accepted message must encode again. It may fail only if the dropped unknown
- * fields had used up the memory budget. */
+/* Decodes a message. An accepted message must encode again; encoding may fail only if unknown
+ * fields, which decoding drops, had used up the memory budget. */
 #define UNARY(m)                                                              \
   static void fuzz_##m(const input *in) {                                     \
     clv_wire_##m message = {0};                                               \

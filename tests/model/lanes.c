@@ -18,12 +18,12 @@ enum { IDLE, ATTACHING, OPEN, ENDED }; /* states of a dialler's lane */
 
 /* One stream of a lane. Messages last_delivered + 1 to last_sent are in flight. */
 typedef struct stream {
-  /* messages in flight to the acceptor; is_dialled: the acceptor has the stream */
+  /* messages in flight to the acceptor. is_dialled: the dialler has opened the stream */
   uint8_t is_dialled, is_attach_in_flight, last_delivered, last_sent, is_end_in_flight;
-  /* `received` of an ATTACHED in flight; NOTHING: none is in flight */
+  /* number `received` in the ATTACHED that is in flight; NOTHING: no ATTACHED is in flight */
   uint8_t attached_in_flight;
   uint8_t is_read; /* true: the acceptor reads messages from this stream */
-  /* true: the dialler sends no more messages on this stream */
+  /* true: the stream is cut or replaced, so that nothing more is sent on it */
   uint8_t is_broken;
   uint8_t has_noticed_end;
 } stream;
@@ -149,7 +149,7 @@ static void on_ack(model_walk *w, const void *from) {
   model_add_successor(w, &s, 0);
 }
 
-/* Ends the lane with status OK, when everything is acknowledged. */
+/* Ends a lane with status OK, when the acceptor has acknowledged all messages of all lanes. */
 static void end_lane(model_walk *w, const void *from) {
   FOR_EACH_LANE(i) {
     state s = *(const state *)from;
@@ -280,7 +280,7 @@ static void cut_stream(model_walk *w, const void *from) {
   }
 }
 
-/* No lane has had a stream for limits.lease: the acceptor ends the link. */
+/* No lane has had a stream for the time of the lease, so the acceptor ends the link. */
 static void expire_link(model_walk *w, const void *from) {
   state s = *(const state *)from;
   if (s.is_expired) return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Walks the models of tests/model: without a break no rule is violated, and each break, a mistake
- * made on purpose, is found.
+ * Checks the models of tests/model: a walk through all states of a model finds no violated rule,
+ * and with each break, a mistake made on purpose, the walk finds one.
  *
  * usage: model [--full] [--trace] [NAME]
  */
@@ -12,14 +12,15 @@
 
 typedef const model *make_model(int scale, int variant);
 
-static bool check_model(make_model *make, int scale, bool prints_trace, const char *wanted_name) {
+static bool check_model(make_model *model_maker, int scale, bool prints_trace,
+                        const char *wanted_name) {
   bool is_passed = true;
-  const model *m = make(scale, 0);
+  const model *m = model_maker(scale, 0);
   if (wanted_name && strcmp(wanted_name, m->name) != 0) return true;
   for (int variant = 0; variant < 2; variant++)
-    is_passed &= model_walk_all_states(make(scale, variant), -1, prints_trace);
+    is_passed &= model_walk_all_states(model_maker(scale, variant), -1, prints_trace);
   for (size_t i = 0; i < m->n_breaks; i++)
-    is_passed &= model_walk_all_states(make(0, m->break_variants ? m->break_variants[i] : 0),
+    is_passed &= model_walk_all_states(model_maker(0, m->break_variants ? m->break_variants[i] : 0),
                                        (int)i, prints_trace);
   return is_passed;
 }

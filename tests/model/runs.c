@@ -20,8 +20,8 @@
 
 enum { MASTERS = 2, STEPS = 4 };
 
-/* phases of a master; OUT: it does not run; READ: it has read run.json; KEPT: the worker has kept
- * its file; LOST: it has noticed that its session ended */
+/* phases of a master. OUT: the master does not run; READ: it has read run.json; KEPT: the worker
+ * has stored the file of the checkpoint; LOST: the master has noticed that its session ended */
 enum { OUT, READ, STARTED, CLEANING, TRAINING, BEGUN, WRITTEN, KEPT, COMMITTED, PRUNING, LOST };
 /* state of the folder of a checkpoint at the master */
 enum { NO_FOLDER, INCOMPLETE, COMPLETE, DAMAGED };
@@ -116,8 +116,9 @@ static void begin_attempt(model_walk *w, const void *from) {
   }
 }
 
-/* The worker admits an attempt if its epoch is higher than all earlier ones, or equal if it has no
- * session of the run. Then the master knows from which checkpoint to resume. */
+/* The worker admits an attempt if its epoch is higher than all earlier epochs, or if it equals the
+ * highest and the worker has no session of the run. The master then knows from which checkpoint to
+ * resume. */
 static void open_session(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;

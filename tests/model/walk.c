@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Implements the walk. States are numbered in the order in which they are found, and a hash table
- * finds a state again. The parent of each state gives the shortest trace.
+ * Implements the walk through all states of a model (model.h). States are numbered in the order in
+ * which they are found, and a hash table finds a state again. The parent of each state gives the
+ * shortest trace.
  */
 #include "tests/model/model.h"
 
@@ -25,7 +26,7 @@ struct model_walk {
   int32_t *slot_table; /* [table_size] hash table, a power of two; numbers of states, -1: free */
   size_t table_size, n_transitions, n_successors;
   int32_t expanded_state; /* number of the state that is expanded */
-  uint8_t step;           /* index of the step that led here */
+  uint8_t step;           /* index of the step whose successors are added */
 };
 
 static int active_break = -1;

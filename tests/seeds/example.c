@@ -55,7 +55,7 @@ static float train_iteration(cleave_optimizer *adam, const cleave_tensor *points
   must_succeed(cleave_leaf(rt, c, points, false, &in, &e));
   must_succeed(cleave_leaf(rt, c, inside, false, &target, &e));
   must_succeed(cleave_call(rt, c, half[0], &in, 1, &hidden, &e));
-  /* the value is sent from worker to worker */
+  /* the output of the first half is sent to the node of the second half */
   must_succeed(cleave_call(rt, c, half[1], &hidden, 1, &guess, &e));
   must_succeed(cleave_call(rt, c, loss, (cleave_reference[]){guess, target}, 2, &error, &e));
   must_succeed(cleave_backward(rt, c, &error, 1, false, 0, &e));

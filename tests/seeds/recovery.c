@@ -67,7 +67,7 @@ static const char *const part_names[4] = {"first.weights", "first.adam", "second
                                           "second.adam"};
 
 /* Name of file 0..3 of the state. Odd and even saves use different files, so an interrupted save
- * leaves the files of the one before. */
+ * leaves the files of the previous save unchanged. */
 static const char *get_part_file(int part, uint64_t at) {
   static char name[129];
   snprintf(name, sizeof name, "%s.%s.%d", run, part_names[part], (int)(at / SAVE_EVERY % 2));
@@ -103,7 +103,8 @@ static cleave_status save_state(void) {
   return CLEAVE_OK;
 }
 
-/* Returns to the last save. Without one, the modules are as `load_modules` drew them. */
+/* Loads the state of the last save. Without a save, the modules stay as `load_modules` drew
+ * them. */
 static cleave_status load_saved_state(void) {
   char path[PATH], digest[4][65];
   step = 0;

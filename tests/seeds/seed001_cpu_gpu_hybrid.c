@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
 
   cleave_tensor losses = seed_get_golden("losses");
   double last = seed_train_steps(train_step, &losses);
-  char place[64]; /* the module's own texts end with the runtime */
+  char place[64]; /* a copy, because the names of node and device are freed with the runtime */
   snprintf(place, sizeof place, "%s of %s", cleave_module_device(model), cleave_module_node(model));
   return seed_print_verdict(1e-4, "%zu steps, model on device %s, loss %.4f to %.4f",
                             cleave_tensor_count(&losses), place, seed_get_value(&losses, 0), last);

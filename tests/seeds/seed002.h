@@ -4,9 +4,9 @@
  * PyTorch's. Rounding errors in float32 grow, so only the losses of the first SEED002_COMPARED
  * iterations must equal PyTorch's within 1e-4. The last loss of a whole run must be in the range of
  * PyTorch's runs with perturbed weights, widened by 1e-4 of it, if these runs agree
- * (make_seeds.py). From a place in the middle every iteration begins with PyTorch's weights. Its
- * loss and each parameter after it, by the norms of tensors, must be PyTorch's within 1e-6:
- * relative for figures larger than 1, absolute below.
+ * (make_seeds.py). A run from a place in the middle begins every iteration with PyTorch's weights.
+ * The loss of the iteration, and each parameter after it, must be PyTorch's within 1e-6, by the
+ * norm of the difference: relative to PyTorch's norm, or absolute if that norm is below 1.
  */
 #ifndef CLEAVE_SEED002_H
 #define CLEAVE_SEED002_H

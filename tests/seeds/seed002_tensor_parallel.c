@@ -155,7 +155,7 @@ int main(int argc, char **argv) {
   double last = NAN;
   for (size_t i = 0; i < n; i++) {
     seed002_restart_from_golden(NULL, i);
-    /* every fifth batch of 64 rows */
+    /* every fifth batch of 64 rows is empty (seed002_get_batch) */
     if (!seed002_get_batch(i, ROWS, &batch_x, &batch_target)) continue;
     if (i < COMPARED) copy_weights(&divided, &undivided_plan);
     float loss = train_iteration(&divided, &batch_x, &batch_target);

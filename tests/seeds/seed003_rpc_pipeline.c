@@ -29,14 +29,14 @@ static const char *const readings[READINGS] = {"count", "size"};
 static const struct {
   const char *name;
   int part_index;
-  double limit_factor; /* factor by which the limit is multiplied */
+  double limit_factor; /* factor by which the accepted difference of this tensor is multiplied */
 } compared_tensors[] = {
     {"bn1.running_mean", 0, 0.1},         {"bn1.running_var", 0, 0.1},
     {"layer2.3.bn1.running_var", 0, 0.1}, {"layer3.0.bn1.running_mean", 1, 0.1},
     {"layer4.2.bn2.running_var", 1, 1},   {"layer4.2.bn3.bias", 1, 20},
 };
 enum { COMPARED = sizeof compared_tensors / sizeof *compared_tensors };
-/* factors by which the limit is multiplied */
+/* factors by which the accepted differences of other figures are multiplied */
 static const double first_loss_factor = 0.1, later_losses_factor = 300, moved_rows_factor = 5;
 
 static struct { int images, image_side, classes, batches; } sizes;
@@ -208,7 +208,8 @@ static float train_step(pipeline *p, const float *xs, const cleave_tensor *label
   return result;
 }
 
-/* Compares with RUN.WHAT of PyTorch's figures: norm of the difference divided by PyTorch's norm. */
+/* Compares a tensor with PyTorch's tensor RUN.WHAT: norm of the difference divided by PyTorch's
+ * norm. */
 static void compare_norm(const char *run, const char *what, double limit_factor,
                          const cleave_tensor *ours) {
   char key[64];
@@ -254,7 +255,7 @@ static void compare_state(pipeline *p, const char *run) {
   cleave_tensor_free(&t);
 }
 
-/* Takes the steps of run_master. Returns the last loss. */
+/* Takes the training steps of the tutorial's function run_master. Returns the last loss. */
 static double train_steps(pipeline *p, const char *run, float *xs, const cleave_tensor *labels) {
   char what[32];
   size_t values = (size_t)(sizes.images * 3 * sizes.image_side * sizes.image_side);

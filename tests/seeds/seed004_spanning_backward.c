@@ -39,8 +39,8 @@ static void compare_gradient(cleave_context c, cleave_module *module, const char
   cleave_tensor_free(&ours);
 }
 
-/* Asserts that a loss of outputs at a worker and labels at the master is refused with both places
- * and advice. */
+/* Asserts that a loss of outputs at a worker and labels at the master is refused, with an error
+ * that names both places and the remedy. */
 static void check_places(cleave_context c, const cleave_reference *both) {
   cleave_reference none;
   cleave_place outputs, labels;

@@ -48,8 +48,8 @@ static cleave_status wait_for_tensor(program *p, cleave_status start_status, cle
   return status;
 }
 
-/* Cancels the future of an operation that was just started. The cancellation must change
- * nothing. */
+/* Cancels the future of an operation that was just started. The results of the program must not
+ * depend on the cancellation. */
 static void cancel_at_once(program *p, cleave_status start_status, cleave_future f) {
   if (start_status != CLEAVE_OK) return;
   (void)cleave_future_cancel(p->rt, f, NULL);
@@ -130,7 +130,8 @@ cleave_status run_backward(program *p, cleave_context c, const cleave_reference 
 
 /* ---- cancelled futures ----------------------------------------------------------------------- */
 
-/* Cancels a future, which must then be done, cancelled or not. */
+/* Cancels a future. The future must then be done, either cancelled or with the result of its
+ * operation. */
 static cleave_status cancel_future(program *p, cleave_future f) {
   bool is_ready = false;
   cleave_status status = cleave_future_cancel(p->rt, f, &p->last_error);

@@ -118,7 +118,7 @@ static const char *explain_mismatch(const sim_record *wanted, const sim_record *
 
 bool sim_is_explained_by_fault(const sim_record *wanted, const sim_record *got, const sim_fault *f,
                                char *text, size_t len) {
-  if (!got->n) return true; /* the context was never opened */
+  if (!got->n) return true; /* the runtime could not be opened: no statement was executed */
   if (!have_equal_lengths(wanted, got, text, len)) return false;
   for (size_t i = 0; i < got->n; i++) {
     const char *why = explain_mismatch(wanted, got, i, f);

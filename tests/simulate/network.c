@@ -40,7 +40,7 @@ typedef struct event {
   void *user;
   clv_code end_code;
   const char *end_text; /* text in static memory */
-  struct event *next;   /* next event whose job was killed */
+  struct event *next;   /* next event in killed_jobs */
   size_t len;
   unsigned char bytes[]; /* [len] content of a message */
 } event;
@@ -212,14 +212,14 @@ static const clv_transport transport = {.send = stream_send,
 /* A link that has lost a lane and is being repaired. Holds a reference to the link. */
 typedef struct link_repair {
   sim_network *network;
-  const stream_end *at_ns;
+  const stream_end *lost_end;
   clv_link *link;
 } link_repair;
 
 /* Redials the lost lanes of a link. Outside the simulation, a thread of the link does this. */
 static void redial_lost_lanes(void *user) {
   link_repair *m = user;
-  uint64_t due_ns = m->at_ns->is_place_killed || m->network->is_being_freed
+  uint64_t due_ns = m->lost_end->is_place_killed || m->network->is_being_freed
                         ? UINT64_MAX
                         : clv_link_redial_or_end(m->link);
   if (due_ns != UINT64_MAX) {
@@ -244,8 +244,8 @@ static void handle_end(stream_end *e, clv_code code, const char *text) {
   sim_network_call_at(e->network, e->network->now_ns, redial_lost_lanes, m);
 }
 
-/* Ends this side of a stream after the peer's close, behind the messages that it has sent
- * itself. */
+/* Ends this side of a stream after the peer has closed the stream. The peer learns of the end after
+ * it has received the messages that this side sent before. */
 static void end_after_close(stream_end *e) {
   if (e->has_ended) return;
   e->is_closing = true;
@@ -269,7 +269,8 @@ static void print_frame(const sim_network *n, const event *e, const clv_frame *f
       (unsigned long long)f->reference.fork_id, e->len);
 }
 
-/* Prints the last frame of a message first, because the others were sent together with it. */
+/* Prints the frames of a message. The last frame comes first, because the earlier frames waited to
+ * be sent together with it. */
 static void print_event(const sim_network *n, const event *e) {
   clv_bundle before;
   clv_frame f;
@@ -290,7 +291,8 @@ static void print_event(const sim_network *n, const event *e) {
       print_frame(n, e, &f);
 }
 
-/* Loses a stream: the peer notices soon, and messages in flight are lost. */
+/* Lets one side of a stream lose its connection, which this side soon notices. lose_messages then
+ * drops the messages in flight to this side. */
 static void lose_stream_soon(stream_end *e) {
   sim_network *n = e->network;
   if (e->has_ended || e->has_queued_end) return;
@@ -419,7 +421,8 @@ clv_dialler sim_network_make_dialler(sim_network *n, uint32_t from, uint32_t to,
 
 /* ---- faults of streams and places ------------------------------------------------------------ */
 
-/* Loses a stream; the peer notices soon, or by its timeout. */
+/* Lets one side of a stream lose its connection. This side notices the loss soon or, in one of four
+ * cases, after up to 10 s. */
 static void lose_stream(stream_end *e) {
   sim_network *n = e->network;
   bool is_silent = sim_draw_below(&n->random, 4) == 0;

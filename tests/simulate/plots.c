@@ -18,8 +18,8 @@ static bool has_space_for(const scope *s, int n_values, int n_losses) {
 
 /* ---- a CALL whose tensors come late ---------------------------------------------------------- */
 
-/* Continues after a CALL whose leaf is still being sent: ends the context of its other input, or
- * runs a backward. */
+/* Makes a CALL with two inputs, of which one is still being sent, and releases the other input
+ * meanwhile. Then fetches the result, or runs a backward through the CALL. */
 static void overtake_late_call(program *p, scope *s) {
   int join_index = find_module(p, JOIN_WIDE), narrow_index = find_module(p, NARROW);
   bool has_gradient = !s->is_evaluation && happens_once_in(p, 2);
@@ -45,7 +45,8 @@ static void overtake_late_call(program *p, scope *s) {
 
 /* ---- a sum of many gradients ----------------------------------------------------------------- */
 
-/* Returns a module with one narrow input and output and without statistics, or -1. */
+/* Returns the index of a random module with one narrow input, a narrow output and no running
+ * statistics. */
 static int draw_narrow_module(program *p) {
   int suitable_modules[MAX_MODULES];
   uint32_t n = 0;
@@ -83,7 +84,8 @@ static scope *open_training_context(program *p) {
   return s && !s->is_evaluation ? s : NULL;
 }
 
-/* Returns a trained module without statistics at another place than the second module, or -1. */
+/* Returns the index of a trained module that has no running statistics and is at another place than
+ * module 1; -1: none. */
 static int draw_failing_module(program *p) {
   for (int i = 2; i < p->n_stages; i++) {
     stage_kind k = p->stages[i].kind;
@@ -94,9 +96,9 @@ static int draw_failing_module(program *p) {
 }
 
 /* Makes the backward of one module fail, because its parameters' gradients would be added in
- * another order than the positions of the calls give. A call of another module that depends on this
- * order must then never run. After a fault the call is left out, because the backward might not
- * fail. */
+ * another order than the positions of its calls give. A call of module 2, which waits for the
+ * backward of a call of module 1, must then never run. After a fault the call of module 2 is left
+ * out, because the backward might not fail. */
 static void fail_one_backward(program *p, scope *s, int failing_index) {
   static const value none = {.stage = -1};
   const value *leaf = add_leaf(p, s, false, true);
@@ -113,8 +115,8 @@ static void fail_one_backward(program *p, scope *s, int failing_index) {
   do_backward_from_losses(p, s, NULL, 2, false);
 }
 
-/* Fails one backward and continues: while the context is open, other contexts can use the module.
- */
+/* Fails a backward in another context. While that context is open, this context can still use the
+ * module whose call waits there. */
 static void fail_and_continue(program *p, scope *s) {
   int failing_index = draw_failing_module(p);
   if (!p->has_statistics_beside_second || failing_index < 0 || !has_space_for(s, 2, 0)) return;

@@ -288,8 +288,8 @@ static void finish_program(program *p) {
   cleave_tensor_free(&p->last_tensor);
 }
 
-/* Uses a module as another caller would. Nothing is done where that would make a step final that
- * the program may roll back, or would change running statistics. */
+/* Lets an intruder, another caller of the session, use a module. Does nothing if the intruder would
+ * make a step final that the program may roll back, or would change running statistics. */
 static void run_intruder(program *p) {
   uint64_t random_bits = sim_draw_number(&p->intruder_rng);
   const stage *m = &p->stages[1 + random_bits % ((uint64_t)p->n_stages - 1)];

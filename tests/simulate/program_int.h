@@ -67,7 +67,7 @@ typedef struct value {
   bool is_wide;         /* true: the value has wide_width columns */
   bool is_released, needs_gradient;
   bool needs_wait; /* `future` was started and nothing has waited for it yet */
-  /* computing it changes running statistics, so it must be computed before its context ends */
+  /* computing the value changes running statistics, so this must happen before its context ends */
   bool changes_statistics;
 } value;
 
@@ -104,8 +104,8 @@ typedef struct program {
   sim_random rng;
   /* draws shapes and attributes. Separate from `rng`, because skipped statements draw none */
   sim_random shape_rng;
-  /* draws the calls of intruders (sim_world_intrude). Separate from `rng`, so that the program's
-   * statements do not depend on them */
+  /* draws the calls of intruders (sim_environment.use_as_intruder). Separate from `rng`, so that
+   * the program's statements do not depend on the intruders */
   sim_random intruder_rng;
   stage stages[MAX_MODULES];
   int n_stages;
@@ -141,8 +141,8 @@ static inline int index_of_scope(const program *p, const scope *s) { return (int
 /* Returns the name of a place; if all modules are at the master, the master's name. */
 const char *place_name(const program *p, uint32_t place);
 
-/* A statement is: begin_statement, the call, and end_statement with the call's status.
- * end_statement returns true if the call succeeded. */
+/* A statement consists of begin_statement, a call of the C API, and end_statement with the call's
+ * status. end_statement returns true if the call succeeded. */
 void begin_statement(program *p);
 bool end_statement(program *p, cleave_status status, uint32_t needed_places, uint32_t depends_on,
                    const char *fmt, ...) CLV_PRINTF(5, 6);
@@ -160,8 +160,8 @@ void record_tensor(program *p, const cleave_tensor *t);
 
 /* statements.c: each function draws what it needs and executes statements. */
 value *add_leaf(program *p, scope *s, bool is_wide, bool has_gradient);
-/* Calls a module. after: a value of the same node that must be computed first, or NULL. The new
- * value is added to the context. */
+/* Calls a module and adds the new value to the context. after: value of an earlier call at the same
+ * node, whose backward must run before the new call; NULL: none. */
 value *add_call(program *p, scope *s, int index, const value *const *inputs, const value *after);
 /* Computes the loss of a value against a newly drawn target. */
 void add_loss(program *p, scope *s, const value *prediction);

@@ -8,10 +8,10 @@
  *
  * --cuts: runs of each seed in which connections are lost; 0: one for each message of its program.
  *
- * Each program runs with all its modules at the master, on a network without delays, on one with
- * random delays, and for many seeds on that one with a lane that is cut or a worker that dies. For
- * every eighth seed two workers compute in memory that the host cannot touch (far.h). The program
- * checks:
+ * Each program runs with all its modules at the master, then over the workers on a network without
+ * delays and on a network with random delays. For many seeds it also runs with delays and with a
+ * lane that is cut or a worker that dies. For every eighth seed two workers compute in memory that
+ * the host cannot touch (far.h). The program checks:
  *   the same bits  statuses and numbers are those of the run at the master, whatever the delays;
  *                  after a fault too, for everything that does not depend on the lost lane or
  *                  worker
@@ -157,7 +157,8 @@ static bool run_with_fault(uint64_t seed, sim_conditions w, sim_random *rng) {
          report_fault(seed, describe_conditions(&w), text);
 }
 
-/* Runs a seed in which one connection, and maybe later ones, is lost at message `at`. */
+/* Runs a seed in which message first_cut_message loses its connection and, unless cut_interval is
+ * 0, each cut_interval-th message after it does, too. */
 static bool run_with_cut(uint64_t seed, sim_conditions w, uint64_t first_cut_message,
                          uint64_t cut_interval) {
   bool ignored_fault;

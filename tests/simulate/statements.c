@@ -50,8 +50,8 @@ static void spread_dependencies_to_norms(program *p, const scope *s) {
       p->stages[i].depended_places |= s->depended_places;
 }
 
-/* Records dependencies of a call: the context's numbers depend on the module's state, and changed
- * statistics on the context. */
+/* Records dependencies of a call. The context's numbers depend on the state of the module; running
+ * statistics that the call changes depend on the context. */
 static void record_call_dependencies(program *p, scope *s, stage *m, int index) {
   s->needed_places |= place_bit(m->place);
   /* the first call of a module makes its node dial the other nodes */
@@ -61,7 +61,8 @@ static void record_call_dependencies(program *p, scope *s, stage *m, int index) 
   spread_dependencies_to_norms(p, s);
 }
 
-/* Records a call. The first call of a module loads it, and its node dials the others. */
+/* Records a call of a module. The first call loads the module, and its node dials the other
+ * nodes. */
 static void record_first_call(program *p, stage *m, bool is_good) {
   if (!m->is_placed) mark_may_report_other_failure(p);
   m->is_placed |= is_good;
@@ -250,8 +251,8 @@ void do_open_context(program *p) {
   mark_may_report_other_failure(p);
 }
 
-/* Releases futures. A future exists until it is released, unless it was waited for and had a
- * result. */
+/* Releases the futures of a context's values and losses. A future that was waited for and had a
+ * result does not exist any more. */
 void release_futures(program *p, scope *s) {
   for (int i = 0; i < s->n; i++) (void)cleave_future_release(p->rt, s->values[i].future, NULL);
   for (int i = 0; i < s->n_losses; i++)
@@ -460,7 +461,8 @@ static void do_read_gradient_list(program *p, scope *s) {
     record_gradients(p, &gradients);
 }
 
-/* Writes a gradient that is not finite, which prevents the step. */
+/* Reads a gradient and writes it back multiplied by 0.5 or, once in six times, by infinity, which
+ * prevents the step. */
 static void do_write_gradient(program *p, scope *s) {
   int module = (int)draw_below(p, (uint32_t)p->n_stages);
   const stage *m = &p->stages[module];
@@ -486,7 +488,8 @@ static void do_write_gradient(program *p, scope *s) {
 
 /* Functions that record the effects of a step on values, modules and contexts. */
 
-/* Records that a module's parameters change: its earlier calls may have no backward there. */
+/* Records that a step changes the parameters of module i: the module, and all contexts that have
+ * called it, now depend on the places in depends_on. */
 static void record_weight_change(program *p, int i, uint32_t depends_on) {
   p->stages[i].depended_places |= depends_on;
   for (int k = 0; k < p->n_scopes; k++)

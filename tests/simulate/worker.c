@@ -236,7 +236,7 @@ clv_code sim_worker_call_method(sim_worker *k, const char *method, const clv_pie
   static const struct {
     const char *method;
     clv_code (*run)(sim_worker *k, const clv_piece *request, clv_bytes *reply, clv_err *err);
-    bool needs_no_session; /* true if the method needs no session */
+    bool needs_no_session;
   } methods[] = {{CLV_METHOD_HELLO, on_hello_method, true},
                  {CLV_METHOD_OPEN_SESSION, on_open_method, true},
                  {CLV_METHOD_LOAD_MODULE, on_load_method, false},

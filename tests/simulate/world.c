@@ -111,8 +111,8 @@ static sim_worker *find_worker(sim_world *w, const char *name) {
 
 static void do_nothing(void *user) { (void)user; }
 
-/* Lets the time that a request and its answer need pass. The rest of the world continues meanwhile.
- */
+/* Lets the time pass that a request and its answer need. The rest of the world continues
+ * meanwhile. */
 static clv_code pass_request_time(sim_world *w, const sim_worker *k, uint64_t until_ns,
                                   clv_err *err) {
   uint64_t arrival_ns = sim_network_now(w->network) + sim_network_draw_delay(w->network);
@@ -323,7 +323,7 @@ void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module 
   uint64_t context = first_intruder_id + ++w->n_intrusions, first_id = 1;
   uint32_t n_followers = 1 + (uint32_t)(random_bits >> 32) % 4;
   send_intruder_call(k, m, context, first_id, 0);
-  /* each follower depends on the first call, or on the follower before */
+  /* each of the following calls waits for the first call, or for the call before it */
   for (uint32_t i = 0; i < n_followers; i++)
     send_intruder_call(k, m, context, first_id + 1 + i,
                        random_bits >> 40 & 1 ? first_id + i : first_id);
@@ -341,7 +341,7 @@ void sim_describe_pool_leftovers(clv_pool *pool, const char *owner_text, char *t
   clv_err err;
   clv_tensor *t;
   clv_account *a = clv_pool_account(pool);
-  /* makes the account return free blocks for the new size */
+  /* with a limit of 1 byte, the next allocation makes the pool return its free blocks */
   clv_account_set_limit(a, CLV_QUOTA_BYTES, 1);
   if (clv_pool_alloc_tensor(pool, CLV_F32, &CLV_SHAPE(977), &t, &err) == CLV_OK)
     clv_tensor_unref(t);

@@ -47,12 +47,14 @@ void sim_world_wait_for_notice(void *world);
 /* Returns how many backwards of a context workers were asked for:
  * sim_environment.count_backwards. */
 uint32_t sim_world_count_backwards(void *world, uint64_t context);
-/* sim_environment.use_as_intruder: opens a context of another caller whose calls wait for a
- * backward that never comes. END_CONTEXT brings a step, which is refused. */
+/* sim_environment.use_as_intruder: opens a context of another caller, whose calls wait for a
+ * backward that never comes. Its END_CONTEXT carries a step, which the worker refuses. */
 void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module *m,
                                uint64_t random_bits);
 /* Waits until all losses are noticed and the leases of lost objects have expired. Then writes to
- * text what a worker holds, or was asked for, although nothing needs it; "": nothing. */
+ * text a wrong request of the master, or what a worker holds although nothing needs it; "":
+ * neither.
+ */
 void sim_world_check_leftovers(sim_world *w, char *text, size_t len);
 /* Frees the world after the runtime was closed. Writes to text which tensors outlived the nodes;
  * "": none. */

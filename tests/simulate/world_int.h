@@ -11,7 +11,7 @@
 
 enum { SIM_MAX_BACKWARDS = 64, SIM_LINK_LEASE_MS = 20000 };
 
-/* Requests that workers received from one runtime, over all restarts of a worker. */
+/* Requests that workers received from one runtime. Restarts of a worker do not clear them. */
 typedef struct sim_requests {
   uint64_t next_generation[256]; /* per module index: one more than the highest generation used */
   struct {
@@ -20,7 +20,7 @@ typedef struct sim_requests {
     uint64_t context, phase_bits;
   } backwards[SIM_MAX_BACKWARDS];
   uint32_t n_backwards;
-  char violation[120]; /* violation that was found; "": none */
+  char violation[120]; /* first wrong request, as a sentence; "": none */
 } sim_requests;
 
 typedef struct sim_worker {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs acceptance tests of the C API that no other program of this folder covers. Tests of shapes
- * of graphs and tests of faults run on request.
- *   api_acceptance SESSION.yaml A B         shapes of graph; prints a digest as api_program does
+ * Runs acceptance tests of the C API that no other program of this folder covers. The arguments
+ * choose between tests of the graphs that modules can form and tests of faults.
+ *   api_acceptance SESSION.yaml A B         graphs; prints a digest as api_program does
  *   api_acceptance SESSION.yaml A B PID     faults: PID is B's process
  *   api_acceptance SESSION.yaml A B hold N  fills A and B with N MiB each, prints `holding` and
  *                                           waits to be killed
@@ -28,8 +28,8 @@ static bool fetch_value(cleave_reference r, cleave_tensor *ret) {
 /* ---- graphs of modules: chains, joins and frozen modules ------------------------------------- */
 
 /* Runs x -> a -> b -> a -> b, where module a is at node A and b at B, so that the gradients of two
- * calls of each module add up. All weights are the identity, so every call has the same dy: each
- * sum is twice the gradient of one round. */
+ * calls of each module add up. All weights are the identity, so both calls have the same output
+ * gradient, and each sum is twice the gradient of one call. */
 static bool chain_a_b_a_b_adds_gradients_of_both_rounds(void) {
   cleave_module *m[2], *loss;
   cleave_context c;
@@ -82,8 +82,8 @@ static bool load_sum_module(cleave_module **ret) {
   return true;
 }
 
-/* The word ids, an embedding's inputs, have no gradient, but the rows of its table do: row 6, which
- * is read twice, gets both gradients. */
+/* An embedding in the middle: its inputs, the word ids, have no gradient, but the rows of its table
+ * do. Row 6, which is read twice, gets both gradients. */
 static bool embedding_module_in_the_middle_has_gradients_of_its_rows(void) {
   cleave_module *first_module, *table_module, *sum_module, *last_module, *loss;
   cleave_context c;
@@ -258,7 +258,7 @@ static bool references_are_used_before_their_owner_computes_them(pid_t pid) {
   DO(load_module("home user", "master", "[{op: relu}]", 5, &master_module));
   DO(open_context(&c));
   DO(make_leaf(c, numbers, 4, 3, false, &x));
-  /* these calls return when the modules are loaded */
+  /* loads the modules and waits for their first results, before B is stopped */
   MUST(cleave_rpc_sync(rt, c, owner_module, &x, 1, 0, &y, &out, e));
   MUST(cleave_rpc_sync(rt, c, user_module, &y, 1, 0, NULL, &got[0], e));
   MUST(cleave_rpc_sync(rt, c, master_module, &y, 1, 0, NULL, &got[0], e));

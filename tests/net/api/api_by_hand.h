@@ -8,7 +8,7 @@
 #include "api_int.h"
 
 /* Gradients of the network x [4, 3] -> linear to 5, tanh -> linear to 2, computed without the
- * library. dy: gradient of the output. */
+ * library: of the first weight (dw) and of x (dx). */
 typedef struct hand_gradients {
   float dw[15], dx[12];
 } hand_gradients;

@@ -67,7 +67,7 @@ static bool loss_over_two_devices_of_a_node_is_refused(void) {
           "module 'beside' on device cpu of");
   MUST(cleave_owner(rt, labels, &place, e));
   CHECK(strcmp(place.device, "cpu:1") == 0);
-  /* a leaf is sent to the device of the call */
+  /* a leaf has no device of its own: it is sent to the device of the module that reads it */
   MUST(cleave_call(rt, c, loss[0], (cleave_reference[]){y, t}, 2, &l, e));
   if (strcmp(at_a, at_b) != 0) MUST(cleave_call(rt, c, loss[2], outputs_and_labels, 2, &l, e));
   MUST(cleave_call(rt, c, loss[1], outputs_and_labels, 2, &l, e));

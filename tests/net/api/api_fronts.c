@@ -38,9 +38,9 @@ static bool declare(cleave_sending_kind kind, const char *module, int64_t width,
   return true;
 }
 
-/* Opens a runtime and declares two rows of its egress table, of what w1 can learn from tensors:
- * from the front's output (`shows`, behind `hiding` layers) and from the gradient for "far"
- * (`gradient_shows`, behind `hiding_labels` layers). */
+/* Opens a runtime and declares two rows of its egress table, which say what w1 can learn: from the
+ * front's output (`shown`, behind n_hiding_layers layers) and from the gradient for "far"
+ * (`gradient_shown`, behind n_label_hiding_layers layers). */
 static bool open_with_rows(uint32_t shown, uint32_t n_hiding_layers, uint32_t gradient_shown,
                            uint32_t n_label_hiding_layers) {
   DO(open_program());
@@ -52,8 +52,8 @@ static bool open_with_front_row(uint32_t shown, uint32_t n_hiding_layers) {
   return open_with_rows(shown, n_hiding_layers, CLEAVE_SHOWS_LABELS_READABLE, 0);
 }
 
-/* Loads a module of `layers`. factor: the module's weight is `drawn` times this; 0: the library
- * draws the weights from the session's seed. */
+/* Loads a module of `layers`. factor: the module's weight is drawn_weights times this number; 0:
+ * the library draws the weight from seed 9. */
 static bool load_weighted_module(const char *name, const char *at, const char *layers, float factor,
                                  bool is_secret, cleave_module **ret) {
   float scaled_weights[WIDTH * WIDTH];
@@ -134,8 +134,8 @@ static bool front_that_hides_is_sent(void) {
 
 /* ---- gradients sent to the worker, which a head at the master hides -------------------------- */
 
-/* Opens a runtime that declares its gradient as MIXED, and loads a front, and a head of `layers` at
- * the master. layers NULL: no head. */
+/* Opens a runtime whose egress table declares the gradient for "far" as MIXED, and loads a front,
+ * and a head of `layers` at the master. layers NULL: no head. */
 static bool open_with_head(const char *layers, uint32_t n_hiding_layers, bool is_frozen,
                            cleave_module **front) {
   static const char *const all[] = {"*"};
@@ -229,7 +229,7 @@ static bool weights_that_are_read_are_known(void) {
   cleave_tensor weight = {0};
   cleave_state state = {0};
   DO(open_program());
-  /* seed 9, the seed of the front of the next runtime */
+  /* the library draws these weights, and the front of the next runtime gets them, too */
   DO(load_weighted_module("front", "w1", LINEAR_LAYERS, 0, false, &far));
   MUST(cleave_weight_read(rt, far, "0.weight", 0, &weight, e));
   MUST(cleave_state_read(rt, far, CLEAVE_STATE_WEIGHTS, 0, &state, e));

@@ -10,8 +10,8 @@
 
 /* ---- futures and blocking functions ---------------------------------------------------------- */
 
-/* Takes a whole training step by futures; the first wait is for the step. Its result must have the
- * bits of run_blocking_step's. */
+/* Takes a whole training step by futures; the program waits for the step's future first. The result
+ * must equal that of run_blocking_step bit for bit. */
 static bool run_step_by_futures(unsigned seed, cleave_step_result *ret, cleave_tensor *ret_value) {
   cleave_context c;
   cleave_reference loss;
@@ -138,7 +138,8 @@ static bool wait_any_returns_after_one_future(void) {
   DO(open_context(&slow_context));
   DO(call_slow_module(slow_context, &y, &loss));
   DO(start_backward(slow_context, loss, false, &f[N_STARTED]));
-  /* with one thread, callbacks run only while that thread computes or checks the time */
+  /* left out in a single-threaded program with the slow module at the master, because its
+   * cleave_wait_any would itself compute the slow backward */
   if (!is_single_threaded || strcmp(at_b, "master") != 0)
     REFUSED(cleave_wait_any(rt, f, N_STARTED + 1, 1, &index, e), CLEAVE_DEADLINE,
             "none of 5 futures");
@@ -192,8 +193,8 @@ static int read_n_calls(const callback_log *log) {
   return n;
 }
 
-/* True if the callbacks were called. With one thread, the waiting function calls them; else they
- * follow soon. */
+/* True if n_expected callbacks were called. In a runtime with one thread, cleave_future_poll calls
+ * them; otherwise another thread does, soon after the future is done. */
 static bool wait_until_called(const callback_log *log, cleave_future f, int n_expected) {
   for (int i = 0; i < 20000 && read_n_calls(log) < n_expected; i++) {
     bool is_ready;
@@ -360,7 +361,7 @@ static bool cancelled_backward_that_was_sent_still_adds_gradients(void) {
   MUST(cleave_to_here_async(rt, y, 0, &f[1], e));
   MUST(cleave_future_cancel(rt, f[1], e));
   REFUSED(cleave_wait(rt, f[1], 0, &one_gradient, e), CLEAVE_CANCELLED, "the value of slow");
-  /* returns the gradient of the backward whose future was cancelled, when it is complete */
+  /* waits until the backward whose future was cancelled is complete, and returns its gradient */
   DO(read_gradient(c, slow_module, "0.weight", &one_gradient));
   DO(start_backward(c, loss, true, &f[2]));
   DO(wait_for_future(f[2]));

@@ -69,7 +69,7 @@ static double sum_squares(const cleave_gradients *g) {
   return sum;
 }
 
-/* ---- roots that are no scalars --------------------------------------------------------------- */
+/* ---- backwards from values that are no scalars ----------------------------------------------- */
 
 /* A backward from y with d mse / d y has the result of a backward from the loss. */
 static bool backward_from_given_gradient_equals_backward_from_loss(void) {
@@ -490,7 +490,7 @@ static bool program_can_veto_a_step(void) {
   return close_context(p.c);
 }
 
-/* ---- gradients that are sent ----------------------------------------------------------------- */
+/* ---- gradients that are sent to a worker ----------------------------------------------------- */
 
 static unsigned n_root_gradients, n_written_gradients;
 

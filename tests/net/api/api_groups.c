@@ -8,7 +8,7 @@
 
 enum { STEPS = 5, PARAMS = 18 };
 
-/* ---- parameters stepped by hand -------------------------------------------------------------- */
+/* ---- parameters that the test steps by the optimiser's formula ------------------------------- */
 
 /* Settings of a parameter's group. lr: learning rate; 0: the parameter is in no group. */
 typedef struct settings {
@@ -25,7 +25,7 @@ typedef struct param {
   cleave_tensor gradient;
 } param;
 
-/* Reads the parameter's present weights into both arrays. */
+/* Reads the parameter's present weights into p->expected_value. */
 static bool read_param(param *p) {
   cleave_tensor t = {0};
   DO(read_weight(p->module, p->name, &t));
@@ -196,8 +196,8 @@ static bool groups_with_and_without_momentum_step_together(void) {
   return check_five_steps(&c);
 }
 
-/* Takes final steps, after which no decision is sent with END_CONTEXT. They must use the rates of
- * all groups. */
+/* Takes final steps, which the nodes receive with END_CONTEXT and cannot roll back. These steps
+ * must use the rates of all groups. */
 static bool final_steps_have_all_rates(void) {
   const two_groups c = {
       .module_prefix = "final",
@@ -259,7 +259,8 @@ static const cleave_tensor *find_item(const cleave_state *s, const char *name) {
   return NULL;
 }
 
-/* The state has moments of all parameters: zeros where there is no momentum or no step. */
+/* The optimiser state has a moment for each parameter, with zeros for the bias, whose group has no
+ * momentum. */
 static bool state_has_moments_for_all_parameters(void) {
   static const char *const weight[] = {"0.weight"}, *const bias[] = {"0.bias"};
   const two_groups c = {.module_prefix = "state",
@@ -377,9 +378,9 @@ static cleave_group with_modules(cleave_group g, cleave_module *const *module) {
   return g;
 }
 
-/* Asserts that an optimiser is refused if its first group is w, with all weights of a and b, and
- * its second group cannot be combined with w. b: a group of the biases. frozen_bias_module: module
- * whose biases are not trained. */
+/* Asserts that an optimiser of two groups is refused. The first group is w, which has all weights
+ * of the modules a and b; the second group is each of `cases`. b: a group of the biases.
+ * frozen_bias_module: module whose biases are not trained. */
 static bool parameter_in_two_groups_is_refused(const net *n, cleave_group w, cleave_group b,
                                                cleave_module *const *frozen_bias_module) {
   static const char *const unmatched[] = {"conv*"};
@@ -388,7 +389,7 @@ static bool parameter_in_two_groups_is_refused(const net *n, cleave_group w, cle
   final_group.no_rollback = true;
   negative_group.lr = -1;
   const struct {
-    cleave_group second_moment;
+    cleave_group second_group;
     cleave_status status;
     const char *message;
   } cases[] = {
@@ -404,13 +405,14 @@ static bool parameter_in_two_groups_is_refused(const net *n, cleave_group w, cle
   };
   cleave_optimizer *o;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    const cleave_group g[] = {w, cases[i].second_moment};
+    const cleave_group g[] = {w, cases[i].second_group};
     REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), cases[i].status, cases[i].message);
   }
   return true;
 }
 
-/* Refused groups leave their modules unchanged, as the last optimiser shows. */
+/* A refused optimiser leaves its modules unchanged: the optimisers made at the end of this test are
+ * accepted. */
 static bool invalid_groups_are_refused_by_the_api(void) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"0.bias"};
   static const char *const misspelt_names[] = {"0.weight", "0.bais"};

@@ -203,7 +203,7 @@ static bool row_against_the_policy_is_refused(void) {
   return close_program();
 }
 
-/* Loads "far" as a module with two outputs, w [4, 2] and v [4, 1] of it. */
+/* Loads "far" as a module with two outputs, w [4, 2] and v [4, 1], which is computed from w. */
 static bool load_pair(cleave_module **far) {
   static const int64_t shape[] = {4, 3};
   cleave_module_options o = {.size = sizeof o, .name = "far", .at = "w1"};

@@ -189,7 +189,7 @@ typedef struct test {
 #define TEST(f) \
   { f, #f }
 
-/* Prints the line of a test that the runner reads. */
+/* Prints the result of a test as a line that the runner, a Python script, reads. */
 static inline void print_result(bool ok, const char *name) {
   printf(ok ? "ok %s\n" : "not ok %s: %s\n", name, why);
   fflush(stdout);

@@ -31,7 +31,7 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* Sets the flag after FLAG_DELAY_MS. */
+/* Sets interrupt_flag after FLAG_DELAY_MS. */
 static void *set_flag_later(void *user) {
   (void)user;
   usleep(FLAG_DELAY_MS * 1000);
@@ -39,7 +39,7 @@ static void *set_flag_later(void *user) {
   return NULL;
 }
 
-/* Fails unless the call returns CLEAVE_CANCELLED soon after the flag was set. */
+/* Fails unless the call returns CLEAVE_CANCELLED within max_ms after interrupt_flag was set. */
 #define INTERRUPTED(call, max_ms)                                                      \
   do {                                                                                 \
     pthread_t thread_;                                                                 \

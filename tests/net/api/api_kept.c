@@ -3,7 +3,7 @@
  * Tests references that outlive their context: api_kept SESSION.yaml A B [single] [few] runs
  * modules at the nodes A and B, and ends with a digest of the results. In every case the results
  * have the bits that they have if the value is passed as a leaf. api_kept SESSION.yaml A B lost PID
- * kills the worker A, whose process is PID.
+ * kills the worker A, whose process is PID. few: the program keeps 5 large values, not 100.
  */
 #include "api_int.h"
 
@@ -51,9 +51,9 @@ static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b) {
   return true;
 }
 
-/* Compares m of the kept value, which m's node fetches from the value's owner, with m of a leaf
- * that has the same numbers. */
-static bool check_uses_against_formula(cleave_kept k, cleave_module *m) {
+/* Compares two outputs of module m: for the kept value, which m's node fetches from the value's
+ * owner, and for a leaf that has the same numbers. */
+static bool check_use_equals_leaf(cleave_kept k, cleave_module *m) {
   cleave_context c;
   cleave_reference x, y, leaf_x, y_of_leaf;
   cleave_tensor value = {0}, got = {0}, wanted = {0};
@@ -84,19 +84,19 @@ static bool release_kept(cleave_kept k) {
 static bool first_workers_value_is_used_at_every_node(void) {
   cleave_kept k;
   DO(keep_output(on_a, 1, &k));
-  DO(check_uses_against_formula(k, on_a));
-  DO(check_uses_against_formula(k, on_b));
-  DO(check_uses_against_formula(k, on_master));
-  DO(check_uses_against_formula(k, on_b));
+  DO(check_use_equals_leaf(k, on_a));
+  DO(check_use_equals_leaf(k, on_b));
+  DO(check_use_equals_leaf(k, on_master));
+  DO(check_use_equals_leaf(k, on_b));
   return release_kept(k);
 }
 
 static bool second_workers_value_is_used_at_every_node(void) {
   cleave_kept k;
   DO(keep_output(on_b, 2, &k));
-  DO(check_uses_against_formula(k, on_b));
-  DO(check_uses_against_formula(k, on_a));
-  DO(check_uses_against_formula(k, on_master));
+  DO(check_use_equals_leaf(k, on_b));
+  DO(check_use_equals_leaf(k, on_a));
+  DO(check_use_equals_leaf(k, on_master));
   return release_kept(k);
 }
 
@@ -109,13 +109,13 @@ static bool kept_values_of_the_master_are_passed_to_workers(void) {
   DO(make_random_leaf(c, 3, &x));
   MUST(cleave_keep(rt, x, &k, e));
   DO(close_context(c));
-  DO(check_uses_against_formula(k, on_a));
-  DO(check_uses_against_formula(k, on_b));
-  DO(check_uses_against_formula(k, on_master));
+  DO(check_use_equals_leaf(k, on_a));
+  DO(check_use_equals_leaf(k, on_b));
+  DO(check_use_equals_leaf(k, on_master));
   DO(release_kept(k));
   DO(keep_output(on_master, 4, &own_kept));
-  DO(check_uses_against_formula(own_kept, on_b));
-  DO(check_uses_against_formula(own_kept, on_master));
+  DO(check_use_equals_leaf(own_kept, on_b));
+  DO(check_use_equals_leaf(own_kept, on_master));
   return release_kept(own_kept);
 }
 
@@ -369,7 +369,7 @@ static bool forwards_without_backward_are_freed(void) {
 }
 
 /* A backward goes through a forgotten call as long as the program has a reference to the value of a
- * call that depends on it. */
+ * call that depends on the forgotten one. */
 static bool a_forgotten_call_serves_those_that_depend_on_it(void) {
   cleave_context c;
   cleave_reference x, h, y, z;
@@ -394,8 +394,8 @@ static bool a_forgotten_call_serves_those_that_depend_on_it(void) {
   return close_context(c);
 }
 
-/* A forgotten call stays available to functions that wait for it, to kept values and to a running
- * backward. */
+/* The value of a forgotten call still reaches a future that waits for it, and a kept value that is
+ * computed from it. */
 static bool forgotten_call_still_serves_those_who_wait_for_it(void) {
   cleave_context c;
   cleave_reference x, h, y;
@@ -460,7 +460,8 @@ static bool keep_behind_long_work(cleave_context c, cleave_reference r[4], cleav
   return true;
 }
 
-/* The calls of a kept value run to their end, although all are forgotten and the context ends. */
+/* The calls that compute a kept value run to their end, although the program has forgotten all
+ * these calls and ends their context. */
 static bool kept_value_outlives_the_calls_that_compute_it(void) {
   cleave_context c;
   cleave_reference r[4] = {{0}};

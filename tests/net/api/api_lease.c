@@ -68,7 +68,8 @@ static bool use_kept_value(struct slot *s) {
   return true;
 }
 
-/* Ends contexts at a worker that is lost or silent, without waiting for its answer. */
+/* Ends both contexts of a slot and releases its kept value, without waiting for the answer of a
+ * worker that is lost or silent. */
 static bool end_context(struct slot *s) {
   (void)!cleave_context_end(rt, s->use_context, NULL);
   MUST(cleave_context_end(rt, s->owner_context, e));
@@ -131,7 +132,7 @@ static bool is_lost_user_reported(struct slot *s) {
   return true;
 }
 
-/* Opens a context that runs at A alone. end_at_owner checks its value later. */
+/* Opens a context that runs at A alone. end_at_owner fetches the context's value later. */
 static bool begin_at_owner(struct slot *s) {
   float numbers[IN];
   cleave_reference x;
@@ -163,7 +164,8 @@ static cleave_status call_with_more_rows(cleave_error *e) {
   return status;
 }
 
-/* True if A has no space for another large value because it keeps one that no node uses. */
+/* True if A has no space for another large value because A stores a kept value that no node
+ * uses. */
 static bool is_owner_memory_full(struct slot *s) {
   (void)s;
   REFUSED(call_with_more_rows(e), CLEAVE_EXHAUSTED, "quota");

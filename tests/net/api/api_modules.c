@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests modules that end, in the C API: api_modules SESSION.yaml A B N FOLDER loads and releases N
- * modules in a loop, and others in every state that a program can have them in; reads parameters;
- * and saves state to files of that folder and loads it. A line "at NAME" on standard output asks
+ * Tests the release of modules in the C API: api_modules SESSION.yaml A B N FOLDER loads and
+ * releases N modules in a loop, releases other modules while they are in use, reads parameters,
+ * saves state to files of FOLDER and loads these files. A line "at NAME" on standard output asks
  * the runner to measure the memory; a line on standard input lets the program continue.
  */
 #include "api_int.h"
@@ -61,7 +61,8 @@ static bool many_modules_are_loaded_and_released(void) {
   return true;
 }
 
-/* Trains a module with an optimiser that has moments; the steps may be final. */
+/* Trains a network with an optimiser that has moments, and releases its modules and optimiser. The
+ * step of every third network is final: it cannot be rolled back. */
 static bool train_and_release(int i) {
   cleave_context c;
   cleave_optimizer *o;
@@ -308,8 +309,7 @@ static const char *file_path(const char *name) {
   return path;
 }
 
-/* Loads a module with running statistics and an optimiser. It is named `module`, or is loaded from
- * the files of another module. */
+/* Loads a module with running statistics, and makes an Adam optimiser for it. */
 static bool load_module_with_adam(const char *name, const char *at, cleave_module **m,
                                   cleave_optimizer **o) {
   cleave_module_options options = {.size = sizeof options, .name = name, .at = at};
@@ -371,8 +371,8 @@ static bool compare_weights_and_moments(cleave_module *a, cleave_module *b, bool
   return true;
 }
 
-/* Takes two steps and saves; then the module that saved takes a third step, and so does another one
- * that loads the files. */
+/* Module m[0] takes two steps and saves its weights and moments to files, and module m[1] loads
+ * these files. Then both take a third step and must have the same weights and moments. */
 static bool state_saved_to_files_is_loaded_again(void) {
   cleave_module *m[2], *loss;
   cleave_optimizer *o[2];

@@ -10,7 +10,7 @@ enum { N = 67, STEPS = 5 };
 
 /* ---- training runs of PyTorch, read from golden files ---------------------------------------- */
 
-/* Reads values "CASE.WHAT" of tests/golden/optim. */
+/* Reads the n values named NAME.ITEM from tests/golden/optim.txt and optim.bin. */
 static bool read_golden(const char *name, const char *item, float *ret, size_t n) {
   char line[160], key[96];
   size_t length = (size_t)snprintf(key, sizeof key, "%s.%s f32 ", name, item);
@@ -81,7 +81,8 @@ static bool read_weights(trained_module *t, float *ret) {
   return true;
 }
 
-/* Takes a step whose weights have the gradient g. Chooses the target of the loss accordingly. */
+/* Takes a step in which the weights have the gradient g: chooses the target of the loss so that the
+ * loss has this gradient. */
 static bool take_step(trained_module *t, const float *g) {
   float w[N], target[N], x = 1;
   cleave_context c;
@@ -205,7 +206,8 @@ static bool invalid_settings_are_refused_by_the_api(void) {
   return true;
 }
 
-/* True if plain SGD with the gradient 1 changes the weights by the rate. */
+/* Takes a step of plain SGD with the gradient 1. True if the step lowers each weight by the
+ * rate. */
 static bool take_and_check_step(trained_module *t, float rate) {
   float weights_before[N], weights_after[N], gradient_of_ones[N];
   for (int i = 0; i < N; i++) gradient_of_ones[i] = 1;

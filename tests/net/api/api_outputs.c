@@ -182,7 +182,8 @@ static bool output_without_gradient_counts_as_zero(void) {
   return close_context(c);
 }
 
-/* An output is an input of modules at other nodes, is kept beyond its context, and is forgotten. */
+/* Each output of a module can be an input of modules at other nodes, can be kept beyond its
+ * context, and can be forgotten. */
 static bool outputs_are_values_of_their_own(void) {
   cleave_module *pair, *reader, *loss;
   cleave_context c, d;

@@ -20,8 +20,8 @@ enum { MICRO_BATCHES = 6 };
 static const float micro_batch_weights[MICRO_BATCHES] = {0.25f,  0.25f,  0.125f,
                                                          0.125f, 0.125f, 0.125f};
 
-/* Runs six micro-batches, at most `width` of them between the forward and the backward of a; 0:
- * all. */
+/* Runs six micro-batches. At most `width` of them are between the forward and the backward of
+ * module a; 0: no limit. */
 static bool run_windowed_step(const net *n, int width, cleave_context *c, cleave_reference *loss) {
   cleave_reference h[MICRO_BATCHES];
   DO(open_context(c));
@@ -232,7 +232,7 @@ static bool weights_cannot_change_while_calls_wait_for_a_backward(void) {
   return close_context(c);
 }
 
-/* ---- roots of a backward, with weights ------------------------------------------------------- */
+/* ---- backwards from several losses, each with a weight --------------------------------------- */
 
 static bool weighted_roots_are_the_gradients_of_the_weighted_loss(void) {
   net n;
@@ -264,7 +264,8 @@ static bool weighted_roots_are_the_gradients_of_the_weighted_loss(void) {
   return close_context(c);
 }
 
-/* The backward has one root with weight 0.25. A power of two scales every number exactly. */
+/* Runs the backward of one root without a weight, with weight 1 and with weight 0.25. A power of
+ * two scales every number exactly, so the gradients are compared bit for bit. */
 static bool root_weight_scales_and_defaults_to_one(void) {
   static const float one[] = {1}, quarter[] = {0.25f};
   static const float *const weights[] = {NULL, one, quarter};
@@ -326,8 +327,8 @@ static bool final_steps_give_the_same_bits(void) {
   return true;
 }
 
-/* Two modules with different rates, in two groups of one optimiser or in two optimisers, step alike
- * with kept and final steps. */
+/* Two modules with different rates, in two groups of one optimiser or in two optimisers, get the
+ * same weights by steps that can be rolled back and by final steps. */
 static bool different_rates_and_optimisers_step_correctly(void) {
   static const char *const names[] = {"two rates kept", "two rates final", "two kept", "two final"};
   numbers weights[4];
@@ -371,8 +372,8 @@ static bool module_without_an_optimiser_may_take_part(void) {
   return true;
 }
 
-/* The context uses two modules. The final step names the optimiser of one of them, so the other
- * does not change. */
+/* The context uses two modules. The final step is taken with the optimiser of one module, so the
+ * weights of the other module do not change. */
 static bool final_step_changes_only_parameters_that_it_names(void) {
   net n, other_network;
   cleave_optimizer *o, *unnamed_optimizer;
@@ -437,7 +438,7 @@ static bool mix_of_final_and_other_groups_is_refused(void) {
   DO(open_context(&c));
   DO(run_network_after(&n, c, 1, no_reference, NULL, &loss));
   DO(backward(c, loss, false));
-  MUST(cleave_context_end(rt, c, e)); /* no step was taken, so nothing to wait for */
+  MUST(cleave_context_end(rt, c, e)); /* no step was taken, so this waits for nothing */
   REFUSED(cleave_context_end(rt, c, e), CLEAVE_NOT_FOUND, "was closed");
   REFUSED(cleave_backward(rt, c, &loss, 1, false, 0, e), CLEAVE_NOT_FOUND, "was closed");
   return true;
@@ -528,7 +529,8 @@ static bool optimizer_steps_and_rate_schedules_can_be_set(void) {
   return true;
 }
 
-/* A step that has not been sent yet uses the rate of the time when it was taken. */
+/* cleave_step stores a final step, and cleave_context_end sends it. The step uses the rate of the
+ * time of cleave_step, although the schedule changes before the step is sent. */
 static bool settings_apply_from_the_next_step(void) {
   const cleave_schedule halving = {.curve = CLEAVE_STEPS, .step_size = 1, .gamma = 0.5};
   const cleave_schedule constant = {.curve = CLEAVE_CONSTANT};

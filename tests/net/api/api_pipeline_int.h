@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Functions that the programs api_pipeline, api_runtime and api_schedule share: reading arguments,
- * opening a runtime for one test, passing once through the small network, training steps.
+ * opening a runtime for one test, running the small network once, training steps.
  *
- * Usage of both: PROGRAM SESSION A B direct|via_master|alone threads|single [MODE ...]
+ * Usage of each: PROGRAM SESSION A B direct|via_master|alone threads|single [MODE ...]
  */
 #ifndef CLEAVE_TEST_API_PIPELINE_INT_H
 #define CLEAVE_TEST_API_PIPELINE_INT_H
@@ -34,7 +34,8 @@ static inline bool close_runtime(cleave_runtime *r) {
   return true;
 }
 
-/* Opens a runtime of the test's own, runs `body` and closes it. Ends the calling function. */
+/* Opens a runtime for one test, runs `body` and closes the runtime. If one of these fails, makes
+ * the calling function return false. */
 #define IN_RUNTIME(options, body)                                             \
   do {                                                                        \
     cleave_runtime *outer_ = rt;                                              \

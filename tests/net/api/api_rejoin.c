@@ -50,7 +50,7 @@ static uint32_t get_index_of_b(void) {
   return i;
 }
 
-/* Kills B, and waits until the runtime has noticed. */
+/* Lets the runner do LOSS to worker B, and waits until the runtime has noticed the loss. */
 static bool lose_b(void) {
   cleave_link_measure m;
   cleave_error error = {.status = CLEAVE_OK};
@@ -163,7 +163,8 @@ static bool restore_saved_state(net *n, cleave_optimizer *o, const saved_state *
   return true;
 }
 
-/* B is lost while a context is between backward and step, and is mended; then both again. */
+/* B is lost while a context is between backward and step, and rejoins. Then B is lost and rejoins a
+ * second time. */
 static bool training_continues_from_the_saved_state(void) {
   net n;
   cleave_optimizer *o;
@@ -250,8 +251,8 @@ static bool train_tied_at_master(saved_state *ret) {
   return close_runtime();
 }
 
-/* The module that owns the weight must be reloaded first. In the other order, the error says what
- * is missing. */
+/* A module that owns a shared weight must be reloaded before the module that shares it. In the
+ * other order the error names the module that is missing. */
 static bool modules_with_a_tied_weight_are_reloaded(void) {
   net n = {0};
   cleave_optimizer *o;
@@ -652,7 +653,7 @@ static bool impossible_rejoin_is_refused(void) {
   for (int i = 0; i < 2; i++)
     REFUSED(cleave_worker_rejoin(rt, at_b, 500, e), CLEAVE_UNAVAILABLE, at_b);
   DO(load_module("while it is lost", at_a, "[{op: linear, out: 3}]", 3, &unused_module));
-  DO(read_weight(unused_module, "0.bias", &t)); /* a lost worker is not dialled */
+  DO(read_weight(unused_module, "0.bias", &t)); /* A's node dials no lost worker */
   DO(rejoin_b());
   REFUSED(cleave_worker_rejoin(rt, at_b, 0, e), CLEAVE_PRECONDITION, "is not lost");
   REFUSED(cleave_module_reload(rt, b, &wrong, NULL, 0, e), CLEAVE_INVALID, "no state 'x'");
@@ -702,7 +703,8 @@ static bool failed_load_can_be_tried_again(void) {
   return close_runtime();
 }
 
-/* A future reports when the worker has rejoined: a thread of the runtime waits for it. */
+/* A future reports when a worker has rejoined. Meanwhile a thread of the runtime waits for the
+ * worker. */
 static bool worker_rejoins_by_futures(void) {
   cleave_module *a, *b;
   cleave_tensor output_before = {0}, output_after = {0};

@@ -150,9 +150,9 @@ static bool state_may_be_written_in_parts(void) {
 
 enum { MAX_SENDINGS = 64, RELAYED = 1 };
 
-/* Lines that describe the tensors for which the library has called the gate. refused_kinds: bit 1
- * << k: the gate refuses the kind k of cleave_sending_kind; RELAYED: it refuses values that the
- * master only relays between workers. */
+/* Lines that describe the tensors for which the library has called the gate. refused_kinds: bits.
+ * If bit k is set, the gate refuses tensors of the cleave_sending_kind k; if RELAYED is set, it
+ * refuses values that the master only relays between workers. */
 static struct {
   pthread_mutex_t lock;
   char recorded_sendings[MAX_SENDINGS][200];
@@ -187,7 +187,7 @@ static cleave_status may_send(void *user, const cleave_sending *what, cleave_err
   return CLEAVE_DENIED;
 }
 
-static void forget_sendings(unsigned refused_kinds) {
+static void clear_recorded_sendings(unsigned refused_kinds) {
   pthread_mutex_lock(&recorded.lock);
   recorded.n = 0;
   recorded.refused_kinds = refused_kinds;
@@ -201,7 +201,7 @@ static int get_n_sendings(void) {
   return n;
 }
 
-/* True if the next recorded line since forget_sendings is `line`. */
+/* True if the next recorded line since clear_recorded_sendings is `line`. */
 static bool is_next_sending(int *next_index, const char *line) {
   pthread_mutex_lock(&recorded.lock);
   bool is_expected =
@@ -255,8 +255,9 @@ static bool check_gate_during_a_step(void) {
   cleave_group g = {.modules = (cleave_module *[]){n.a, n.b}, .n_modules = 2, .lr = 0.5};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   MUST(cleave_module_place(rt, n.a, true, 0, e));
-  forget_sendings(0);
-  /* the second step sends the same tensors; the gate is asked about tensors only */
+  clear_recorded_sendings(0);
+  /* the library calls the gate for tensors only, so the second step gives the same lines as the
+   * first */
   for (int i = 0; i < 2; i++) {
     DO(open_context(&c));
     DO(run_network_after(&n, c, 1, no_reference, NULL, &loss));
@@ -265,7 +266,7 @@ static bool check_gate_during_a_step(void) {
     MUST(cleave_step(rt, o, c, 0, NULL, e));
     DO(close_context(c));
     DO(check_sendings());
-    forget_sendings(0);
+    clear_recorded_sendings(0);
   }
   cleave_tensor_free(&y);
   return true;
@@ -279,7 +280,8 @@ static bool gate_is_asked_before_each_tensor_is_sent(void) {
   return true;
 }
 
-/* Sends the other kinds: labels, a second input, weights, state, a value sent before its call. */
+/* Sends the kinds of tensors that check_sendings does not check: labels, a second input, weights,
+ * state, and a value that is sent before its call. */
 static bool check_other_sendings(const char *w) {
   cleave_module *m, *loss;
   cleave_context c;
@@ -297,7 +299,7 @@ static bool check_other_sendings(const char *w) {
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &m, e));
   MUST(cleave_load_loss(rt, &lo, "cross_entropy", &input, &loss, e));
   cleave_tensor labels = CLEAVE_TENSOR_I64(classes, 4);
-  forget_sendings(0);
+  clear_recorded_sendings(0);
   MUST(cleave_module_place(rt, m, false, 0, e));
   CHECK_NEXT_SENDING(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
   DO(open_context(&c));
@@ -364,25 +366,25 @@ static bool refused_leaf_stays_at_master(const char *w) {
   DO(load_module("kept", w, "[{op: linear, out: 5}]", 3, &m));
   DO(open_context(&c));
   DO(make_leaf(c, in, 4, 3, false, &x));
-  forget_sendings(1u << CLEAVE_SENDING_LEAF);
+  clear_recorded_sendings(1u << CLEAVE_SENDING_LEAF);
   REFUSED(cleave_call(rt, c, m, &x, 1, &y, e), CLEAVE_DENIED, "a tensor of 'kept' stays here");
-  forget_sendings(0);
+  clear_recorded_sendings(0);
   MUST(cleave_call(rt, c, m, &x, 1, &y, e));
   MUST(cleave_to_here(rt, y, 0, &out, e));
-  forget_sendings(1u << CLEAVE_SENDING_WEIGHTS);
+  clear_recorded_sendings(1u << CLEAVE_SENDING_WEIGHTS);
   cleave_tensor bias = CLEAVE_TENSOR_F32(in, 5);
   REFUSED(cleave_weight_write(rt, m, "0.bias", &bias, 0, e), CLEAVE_DENIED, "of 'kept' stays here");
   cleave_named_tensor item = {"0.bias", bias};
   REFUSED(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, &item, 1, 0, e), CLEAVE_DENIED,
           "of 'kept' stays here");
-  forget_sendings(0);
+  clear_recorded_sendings(0);
   MUST(cleave_weight_write(rt, m, "0.bias", &bias, 0, e));
   cleave_tensor_free(&out);
   return close_context(c);
 }
 
-/* True if the refusal of a value between two workers is reported by whichever function of the step
- * notices it first. */
+/* True if the function of the step that first notices the refusal of a value reports the refusal,
+ * and a second backward reports it again. */
 static bool value_is_refused_between_workers(const net *n, cleave_context c, const char *part) {
   cleave_reference loss = no_reference;
   uint64_t begin = now_ms();
@@ -403,10 +405,10 @@ static bool refused_value_stays_at_master(const char *w, cleave_sending_kind kin
   at_b = w;
   DO(make_network(is_value ? "value" : "slope", "master", &n));
   DO(open_context(&c));
-  forget_sendings(1u << kind);
+  clear_recorded_sendings(1u << kind);
   DO(value_is_refused_between_workers(
       &n, c, is_value ? "a tensor of 'value a' stays here" : "a gradient of 'slope b' stays here"));
-  forget_sendings(0);
+  clear_recorded_sendings(0);
   DO(close_context(c));
   DO(open_context(&c)); /* the refusal does not affect other contexts */
   DO(run_network_after(&n, c, 1, no_reference, NULL, &loss));
@@ -421,9 +423,9 @@ static bool refused_relayed_value_is_not_sent(void) {
   at_b = "w2";
   DO(make_network("through", "master", &n));
   DO(open_context(&c));
-  forget_sendings(RELAYED);
+  clear_recorded_sendings(RELAYED);
   DO(value_is_refused_between_workers(&n, c, "of 'through a' stays here"));
-  forget_sendings(0);
+  clear_recorded_sendings(0);
   return close_context(c);
 }
 
@@ -449,7 +451,7 @@ static bool failure_at_master_reaches_the_gate(const char *w) {
                           &table, e));
   DO(load_module("after", w, "[{op: linear, out: 2}]", 3, &dependent));
   DO(open_context(&c));
-  forget_sendings(0);
+  clear_recorded_sendings(0);
   MUST(cleave_leaf(rt, c, &rows, false, &in, e));
   MUST(cleave_call(rt, c, table, &in, 1, &h, e));
   MUST(cleave_call(rt, c, dependent, &h, 1, &y, e));
@@ -507,7 +509,7 @@ static bool is_sent_directly(const char *name, const char *const *to, size_t n_t
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &reader, e));
   DO(open_context(&c));
   DO(make_leaf(c, in, 4, 3, false, &x));
-  forget_sendings(0);
+  clear_recorded_sendings(0);
   MUST(cleave_call(rt, c, m, &x, 1, &h, e));
   MUST(cleave_call(rt, c, reader, &h, 1, &y, e));
   MUST(cleave_to_here(rt, y, 0, &out, e));
@@ -687,7 +689,8 @@ static bool missing_artifacts_are_refused(void) {
 
 /* ---- a worker that is lost ------------------------------------------------------------------- */
 
-/* Final steps are not waited for, so the loss is reported by the next call. */
+/* cleave_step does not wait for a final step, so a later function may be the first that reports the
+ * loss of the worker. */
 static bool a_lost_worker_is_an_error_that_names_it(pid_t pid) {
   net n;
   cleave_optimizer *o;
@@ -754,7 +757,8 @@ static void run_each_in_a_runtime(const test *list, size_t n) {
 }
 #define RUN_EACH_IN_A_RUNTIME(list) run_each_in_a_runtime(list, sizeof list / sizeof *list)
 
-/* Closes without its worker; the error of closing is ignored. */
+/* Runs the test that loses a worker. Without the worker, closing the runtime fails; this error is
+ * ignored. */
 static void run_with_a_lost_worker(pid_t pid) {
   const cleave_options o = {.size = sizeof o, .single_thread = is_single_threaded};
   print_result(open_runtime(&o, &rt) && a_lost_worker_is_an_error_that_names_it(pid),

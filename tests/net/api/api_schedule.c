@@ -136,7 +136,8 @@ static cleave_status train_in_context(const pipeline *p, const schedule *s, clea
   return status == CLEAVE_OK ? cleave_step(rt, p->optimizer, c, 0, NULL, e) : status;
 }
 
-/* Takes a step from the initial weights. Stores its error in *ret and succeeds nevertheless. */
+/* Takes a step from the initial weights. A failure of the step is stored in *ret, and run_step
+ * returns true nevertheless. */
 static bool run_step(const pipeline *p, const schedule *s, uint64_t deadline_ms,
                      cleave_error *ret) {
   const cleave_context_options o = {.size = sizeof o, .step = 3};
@@ -221,14 +222,14 @@ static uint32_t *draw_position(const pipeline *p, schedule *s) {
 static void damage_schedule(const pipeline *p, schedule *s) {
   uint32_t *a = draw_position(p, s), *b = draw_position(p, s), a_before = *a;
   switch (draw_below(5)) {
-    case 0: /* swaps two instructions */
+    case 0: /* swaps the positions of two instructions */
       *a = *b;
       *b = a_before;
       break;
-    case 1: /* repeats an instruction, or names an unknown call */
+    case 1: /* gives two instructions the same position */
       *a = *b;
       break;
-    case 2: /* leaves a position unused */
+    case 2: /* moves an instruction to a later position */
       *a += 1 + draw_below(3);
       break;
     case 3:

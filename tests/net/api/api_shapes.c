@@ -327,7 +327,7 @@ static bool parts_compute_the_same_as_the_whole_model(void) {
   return close_context(c);
 }
 
-/* Writes the golden config.json with one key more into a new folder. */
+/* Writes the config.json of tests/golden/hf/llama, with one more key, into a new folder. */
 static bool write_newer_config(char folder[32]) {
   char text[4096], path[64];
   FILE *source = fopen("tests/golden/hf/llama/config.json", "rb");

@@ -227,7 +227,8 @@ static bool call_fails_after_loss_of_b(void) {
   return true;
 }
 
-/* After its worker has come back, a module is loaded from its own files. */
+/* Worker B is killed and started again. Then the modules load the state files that their workers
+ * have kept. */
 static bool module_reloads_its_files_from_restarted_worker(void) {
   uint64_t digest_after_load;
   DO(ask_runner("kill"));

@@ -144,8 +144,8 @@ static bool build_program(program *p) {
   return true;
 }
 
-/* Runs a backward and ends the context. The backward may be refused only if no trained parameter
- * leads to a root. */
+/* Runs one or two backwards, records the results and ends the context. A backward may be refused
+ * only if its roots depend on no trained parameter. */
 static bool finish_program(program *p, bool runs_twice, run_record *s) {
   static cleave_tensor t;
   for (int pass = 0; pass <= runs_twice; pass++) {

@@ -51,12 +51,12 @@ static struct addrinfo *target;
 
 typedef struct piece {
   struct piece *next;
-  int64_t due_ns; /* monotonic time in ns */
+  int64_t due_ns; /* time in ns, by the monotonic clock, at which the piece is to be written */
   size_t len;     /* bytes; 0: end of the stream */
   char bytes[];
 } piece;
 
-/* One direction of a connection. */
+/* One direction of a connection, with the queue of pieces that are to be written. */
 typedef struct transfer_direction {
   pthread_mutex_t lock;
   pthread_cond_t queue_changed;
@@ -109,8 +109,9 @@ static size_t wait_for_link(int direction) {
   }
 }
 
-/* Returns the time at which `len` bytes that arrived now are to be sent. A link that was idle for
- * less than BURST_NS catches up, because a reader that wakes late would lower the rate. */
+/* Returns the time at which `len` bytes that arrived now are to be sent. A link makes up for
+ * at most BURST_NS of idle time, because each late wake-up of a reading thread would lower the rate
+ * otherwise. */
 static int64_t get_due_ns(int direction, size_t len) {
   int64_t now = now_ns(), *free_at_ns = &shared.free_at_ns[direction], send_at_ns = now;
   pthread_mutex_lock(&shared.lock);

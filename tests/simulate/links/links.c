@@ -10,7 +10,7 @@
  *   once, whole, equal   each packet arrives once, with the bits that were sent
  *   in order             packets without chunks, and announcements, arrive in order; an ABORT
  *                        overtakes waiting packets, and no other packet overtakes
- *   mended               if links have a lease, lost connections change nothing of this
+ *   mended               if links have a lease, lost connections change none of these results
  *   one end              after a cut or a close each side reports one end and sends nothing more
  *   nothing is lost      at the end all tensors and packets are back in their pools, and if nothing
  *                        was cut all credit has been returned
@@ -411,8 +411,8 @@ static void check_nothing_is_held(const side *s) {
   if (s->n_close_reports) report_fault("side %u has ended by itself", index_of_side(s));
 }
 
-/* True if all tensors have returned to the pool. A pool frees idle blocks before it exceeds its
- * quota, so after a request over the quota only used blocks are left. */
+/* True if all tensors have returned to the pool. Before a pool exceeds its quota it frees idle
+ * blocks, so after this request only blocks in use are left. */
 static bool has_no_used_tensors(side *s) {
   enum { SMALL_QUOTA = 512 };
   clv_err err;
