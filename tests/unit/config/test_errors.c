@@ -928,7 +928,8 @@ static void targets_of_a_table_are_checked_with_their_place(void **state) {
   }
 }
 
-/* Writing a session repeats the metric of a target, "validation.died.auc", as the file has it. */
+/* A session that is written again has the metric of a target, "validation.died.auc", as in its
+ * file. */
 static void metric_of_a_target_is_written_again(void **state) {
   (void)state;
   clv_session_config *c = parse_accepted(targets_text, NULL);
