@@ -4,9 +4,9 @@
  * another backend, so that their bits are known. Its memory can be read and written only while one
  * of its own functions runs, and holds NaN until it is written: code that touches the memory from
  * outside dies of SIGSEGV, and code that relies on zeros computes NaN. Kernels that refuse their
- * values report it at finish, as on a device. Tests can plan failures of allocations and of
- * finishes. Counted are operations that were not waited for, and bytes copied to and from the host.
- * One thread.
+ * values report it at finish, as on a device. Tests can make an allocation or a finish fail. `far`
+ * counts operations that were not waited for, and bytes copied to and from the host. No lock guards
+ * these counts.
  */
 #ifndef CLEAVE_FAR_H
 #define CLEAVE_FAR_H
@@ -29,23 +29,23 @@ typedef struct far_block {
 static struct {
   const clv_backend *host_backend;
   char *region;
-  /* end of the highest block so far; memory behind it was never used */
+  /* offset at which the highest block so far ends; memory above was never used */
   size_t highest_end;
   far_block blocks[FAR_BLOCKS]; /* memory blocks, sorted by address */
   size_t n_blocks;
-  /* failing_allocation: number of the allocation, counted from now, that fails; failing_finish:
-   * likewise for waits; 0: none */
+  /* failing_allocation: the allocation that will fail; failing_finish: the finish (wait for the
+   * device) that will fail; 1: the next one; 0: none */
   uint64_t failing_allocation, failing_finish;
   /* n_allocations, n_finishes: allocations, and waits for the device, so far */
   uint64_t n_allocations, n_finishes;
   uint64_t n_unfinished; /* operations enqueued since the last finish */
-  /* bytes copied to the host's memory, from it and between devices so far */
+  /* bytes copied so far from the host's memory, to it, and between devices */
   uint64_t bytes_from_host, bytes_to_host, bytes_between_devices;
   clv_err first_failure; /* first failure since the last finish */
   int64_t first_failed_layer;
 } far;
 
-/* guards far.blocks and far_n_threads_inside: each device of a node has a thread */
+/* guards far.blocks and far_n_threads_inside, because each device of a node has a thread */
 static pthread_mutex_t far_lock = PTHREAD_MUTEX_INITIALIZER;
 static int far_n_threads_inside; /* threads that may access the memory now */
 static _Thread_local bool far_is_thread_inside;
@@ -69,7 +69,8 @@ static inline void far_count_operation(void) {
   far_allow_access();
 }
 
-/* Ends the access of this thread. Without any such thread an access crashes. */
+/* Ends the access of this thread to the memory. While no thread has access, touching the memory
+ * crashes the program. */
 static inline void far_forbid_access(void) {
   pthread_mutex_lock(&far_lock);
   far_n_threads_inside -= far_is_thread_inside;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Asserts that a call succeeds, or how it fails, for tests over TLS.
+ * Functions that assert that a call succeeded, or failed with a certain error.
  */
 #ifndef CLEAVE_MUST_H
 #define CLEAVE_MUST_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lets the environment variable CLV_TEST_ONE select one test of a cmocka program (`make t`). This
- * file is linked into each such program.
+ * Runs only one test of a cmocka program, which the environment variable CLV_TEST_ONE names (`make
+ * t`). Every cmocka program is linked with this file.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -76,7 +76,8 @@ static void missing_size_is_refused_by_name(void **state) {
   assert_non_null(strstr(e.text, "cleave_options.size is 0"));
 }
 
-/* 63 of 64 workers are dialled; their certificates do not exist. */
+/* A session file with 64 workers is refused, unless the options select 63 of them. That call fails
+ * later, because the certificate files do not exist. */
 static void the_64th_worker_is_refused_by_name(void **state) {
   (void)state;
   char text[16384];

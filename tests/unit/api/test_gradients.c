@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares gradients with numbers computed by hand, for y = W x + b over one leaf in this process:
- * gradients from an output gradient that the program gives to backward, and gradients that the
- * program overwrites before a step.
+ * Compares gradients with numbers computed by hand, for y = W x + b in this process. In some tests
+ * the program gives an output gradient to backward, in others it overwrites the gradients before a
+ * step.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -40,7 +40,7 @@ typedef struct run {
   cleave_context context;
   cleave_reference x, y;
   float in[ROWS * IN], given_gradient[ROWS * OUT];
-  cleave_tensor weight_before; /* value before the step */
+  cleave_tensor weight_before; /* weight before the step */
 } run;
 
 static void load_module(run *r, const char *name, double clip_norm) {
@@ -82,7 +82,7 @@ static void end_run(run *r) {
   cleave_tensor_free(&r->weight_before);
 }
 
-/* dW = g^T x, dx = g W */
+/* For the output gradient g: dW = g^T * x and dx = g * W. */
 static void given_gradient_is_propagated_to_weights_and_inputs(void **state) {
   run r = {0};
   cleave_gradients gradients;

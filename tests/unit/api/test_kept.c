@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the master's client for kept files against a worker that this test plays, over real TLS:
- * long ranges, short answers, files that change, lists in pages, and answers that contradict
- * themselves.
+ * Tests the master's client for files that a worker keeps, over real TLS. The test plays the
+ * worker, which sends short answers, changes files, lists files in pages, and contradicts
+ * itself.
  */
 #include "master/api/api.h"
 
@@ -14,7 +14,7 @@ enum { FILE_BYTES = (2 << 20) + 777, N_FILES = 3 };
 /* Faults of the worker in this test, one for each case. */
 typedef enum fault {
   HONEST,
-  ANOTHER_VERSION, /* the file is replaced before the third range, and the worker sends it anyway */
+  ANOTHER_VERSION, /* from the third request on, the worker sends ranges of a newer version */
   ANOTHER_NAME,
   ONE_BYTE_MORE,
   NO_BYTES,
@@ -43,7 +43,8 @@ static clv_code answer_list(const clv_wire_kept_request *q, clv_bytes *reply, cl
   return clv_wire_kept_reply_encode(&out, reply, err);
 }
 
-/* Returns at most 700,000 bytes for each request. */
+/* Answers a request for a range of a file with at most 700,000 bytes, and with the present
+ * fault. */
 static clv_code answer_range(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *err) {
   clv_wire_kept_file f = {.file_name = q->file_name, .file_bytes = FILE_BYTES, .file_version = 5};
   if (q->range_offset + q->range_length > FILE_BYTES)

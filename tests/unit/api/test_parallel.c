@@ -2,7 +2,7 @@
  *
  * Compares layers divided over several nodes with the undivided layers: first values, losses,
  * norms, and states that are loaded into another number of parts. Also tests what is refused. All
- * nodes are this process; the programs of tests/seeds have them elsewhere.
+ * nodes are in this process; the programs of tests/seeds run them in other processes.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -176,7 +176,7 @@ static void copy_state(const variant *from, const variant *to) {
   }
 }
 
-/* Stores the outputs of an evaluation, [ROWS]. */
+/* Runs the layers in an evaluation and stores their outputs in ret[ROWS]. */
 static void run_evaluation(const variant *w, float *ret) {
   float x[ROWS * WIDTH];
   const cleave_context_options o = {.size = sizeof o, .evaluation = true};
@@ -246,7 +246,7 @@ static void each_part_has_its_slice(void **state) {
   variant w = {0};
   size_t n = 0;
   load_parts(&w, "slices", 2);
-  /* part 0 has the layers before the divided ones */
+  /* module 0 has the layers before the divided ones, module 1 their first part */
   cleave_module *part = cleave_parallel_module(w.parallel_parts, 1);
   cleave_tensor t = {0};
   assert_string_equal(cleave_module_name(part), "slices.1.0");
@@ -276,7 +276,8 @@ static const clv_key *find_key(const cleave_module *m, const char *layer) {
   return NULL;
 }
 
-/* With the layer's key, a part would draw the first values of the undivided layer. */
+/* A part that had its layer's key would draw the initial values that belong to the first rows of
+ * the undivided layer. */
 static void no_part_gets_the_key_of_its_layer(void **state) {
   (void)state;
   variant whole = {0}, parts = {0};
@@ -288,7 +289,7 @@ static void no_part_gets_the_key_of_its_layer(void **state) {
   assert_memory_not_equal(first, layer, sizeof *layer);
   assert_memory_not_equal(first, second, sizeof *layer);
   const clv_key *dropout = find_key(cleave_parallel_module(parts.parallel_parts, 6), "7");
-  /* this layer is undivided */
+  /* the dropout is not divided, so it has its layer's key */
   assert_memory_equal(dropout, find_key(whole.undivided_module, "7"), sizeof *layer);
 }
 
@@ -368,7 +369,7 @@ static void state_with_unknown_name_or_shape_is_refused(void **state) {
   load_parts(&w, "state", 2);
   cleave_named_tensor unknown = {"w8.weight", CLEAVE_TENSOR_F32(numbers, 8, 8)};
   cleave_named_tensor shape = {"w1.weight",
-                               /* shape of the tensor in a part */
+                               /* the shape in one part; the undivided weight is [8, 12] */
                                CLEAVE_TENSOR_F32(numbers, 4, 12)};
   cleave_state_kind kind = CLEAVE_STATE_WEIGHTS;
   assert_int_equal(cleave_parallel_state_write(rt, w.parallel_parts, kind, &unknown, 1, 0, &e),

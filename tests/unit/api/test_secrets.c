@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests that a file which the session calls secret, but a worker has, is an error that names both.
+ * Tests that a session is refused if it calls a weights file secret that a worker has as an
+ * artifact. The error names stage, worker and artifact.
  */
 #include "common/model/weights/weights.h"
 #include "common/net/wire/wire.h"

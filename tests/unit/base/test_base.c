@@ -144,7 +144,7 @@ static void digests_match_published_vectors(void **state) {
   assert_int_equal(clv_crc32c(clv_crc32c(0, zeros, 10), zeros + 10, 22), 0x8a9136aau);
 }
 
-/* Values of Python: hashlib.sha256(b"layer\0" + seed + b"abc"), hmac.new. */
+/* Expected values are from Python: hashlib.sha256(b"layer\0" + seed + b"abc"), hmac.new. */
 static void derived_keys_match_python_hashlib(void **state) {
   (void)state;
   clv_err err;
@@ -176,7 +176,7 @@ static void invalid_hex_is_refused_and_leaves_the_output(void **state) {
   assert_int_equal(bytes[2], 0xf1); /* the refused text has not changed the output */
 }
 
-/* Each byte of both halves of a key changes the numbers. */
+/* Each byte of both halves of a key changes the random numbers that the key draws. */
 static void every_key_byte_changes_the_random_numbers(void **state) {
   (void)state;
   clv_key key = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}};
@@ -208,7 +208,8 @@ static void random_numbers_depend_on_their_key_alone(void **state) {
   }
   uint32_t w[4];
   clv_rng_block(&key, 2, w);
-  assert_true(a[9] == (float)(w[1] >> 8) * 0x1p-24f); /* element 9: word 1 of block 2 */
+  /* a block has 4 words, so element 9 is from word 1 of block 2 */
+  assert_true(a[9] == (float)(w[1] >> 8) * 0x1p-24f);
 }
 
 static void random_numbers_in_pieces_equal_one_draw(void **state) {
@@ -362,10 +363,10 @@ static void loaded_libraries_are_found_by_name_and_address(void **state) {
   assert_true(clv_library_file_named("libcrypto", path_by_name, sizeof path_by_name));
   assert_true(clv_library_file_of(address, path_by_address, sizeof path_by_address));
   assert_string_equal(path_by_name, path_by_address);
-  /* not the complete name of the library */
+  /* only a prefix of the name libcrypto */
   assert_false(clv_library_file_named("libcrypt", path_by_name, sizeof path_by_name));
   assert_string_equal(path_by_name, "");
-  /* an address on the stack */
+  /* an address on the stack belongs to no library */
   assert_false(clv_library_file_of(&function, path_by_address, sizeof path_by_address));
   assert_true(clv_is_file_of_wheel("/v/site-packages/cleave_runtime.libs/libssl-1f.so.3"));
   assert_true(clv_is_file_of_wheel("/v/site-packages/cleave/lib/libopenblas.so.0"));

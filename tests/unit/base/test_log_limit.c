@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the limit of log lines that a peer causes, on a clock of the test's own: how many lines
- * pass, and that every suppressed line is counted, whatever happens to the entries of the table.
+ * Tests the limit of log lines that a peer causes, on the test's own clock: how many lines pass,
+ * and that every suppressed line is counted, even if the limiter evicts the peer from its table.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -95,7 +95,7 @@ static void burst_limit_applies_only_to_the_first_minute(void **state) {
   assert_int_equal(pass_lines("a", "opened", 60, 100, 3 * MINUTE), 60);
 }
 
-/* For an hour, every source that the table can hold logs without pause; the lines are bounded. */
+/* One source logs without pause for an hour. Ten of its lines pass in each minute. */
 static void endless_source_passes_600_lines_an_hour(void **state) {
   (void)state;
   uint64_t n_passed = 0, n_sent = 0;

@@ -77,7 +77,7 @@ static void count_report(void *user, const clv_orphan *o, const clv_err *why) {
   (void)user;
   n_reported++;
   assert_string_equal(o->kept_file_name, "55.1.0.w");
-  assert_non_null(why); /* refused: the session has no worker */
+  assert_non_null(why); /* the removal is refused, because the session has no worker */
 }
 
 static void orphan_is_listed_until_its_worker_has_removed_the_file(void **state) {
@@ -90,8 +90,8 @@ static void orphan_is_listed_until_its_worker_has_removed_the_file(void **state)
   move_to_worker(1);
   assert_ok(clv_checkpoint_read_manifest(at("run"), 1, &m, &err), &err);
   assert_ok(clv_orphans_add_manifest_files(at("run"), &m, &err), &err);
-  /* simulates a crash after the file was listed and before its checkpoint is deleted: the file
-   * stays */
+  /* simulates a crash after the file is listed as an orphan and before its checkpoint is deleted:
+   * the file must not be removed */
   n_reported = 0;
   assert_ok(clv_orphans_remove_files(at("run"), stores, count_report, NULL, &err), &err);
   assert_int_equal(n_reported, 0);
@@ -109,12 +109,12 @@ static void orphan_is_listed_until_its_worker_has_removed_the_file(void **state)
 
 /* ---- encrypted copies of checkpoints --------------------------------------------------------- */
 
-static clv_escrow_location get_copy_place(void) {
+static clv_escrow_location get_copy_location(void) {
   return (clv_escrow_location){copies_dir, "1234"};
 }
 
-static void write_copy(uint64_t step) {
-  const clv_escrow_location p = get_copy_place();
+static void write_encrypted_copy(uint64_t step) {
+  const clv_escrow_location p = get_copy_location();
   uint64_t bytes;
   clv_err err;
   assert_ok(clv_escrow_write_copy(&p, &key, at("run"), step, stores, NULL, &bytes, &err), &err);
@@ -122,12 +122,12 @@ static void write_copy(uint64_t step) {
 
 static void only_the_newest_copy_stays(void **state) {
   (void)state;
-  const clv_escrow_location p = get_copy_place();
+  const clv_escrow_location p = get_copy_location();
   clear_run();
   assert_int_equal(clv_escrow_newest_step(&p), CLV_CHECKPOINT_NONE);
   for (uint64_t step = 1; step < 4; step++) {
     make_checkpoint(step);
-    write_copy(step);
+    write_encrypted_copy(step);
     assert_int_equal(clv_escrow_newest_step(&p), step);
   }
   assert_int_equal(access(at("copies/1234/checkpoint-2"), F_OK), -1);
@@ -136,13 +136,13 @@ static void only_the_newest_copy_stays(void **state) {
 
 static void copy_restores_all_files_of_a_checkpoint(void **state) {
   (void)state;
-  const clv_escrow_location p = get_copy_place();
+  const clv_escrow_location p = get_copy_location();
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   clv_err err;
   uint64_t step = 0;
   clear_run();
   make_checkpoint(7);
-  write_copy(7);
+  write_encrypted_copy(7);
   for (int loses_all = 0; loses_all < 2; loses_all++) {
     if (loses_all)
       clear_run();
@@ -158,14 +158,14 @@ static void copy_restores_all_files_of_a_checkpoint(void **state) {
 
 static void damaged_or_foreign_copy_restores_nothing(void **state) {
   (void)state;
-  const clv_escrow_location p = get_copy_place(), other_place = {copies_dir, "5678"};
+  const clv_escrow_location p = get_copy_location(), other_place = {copies_dir, "5678"};
   CLV_AUTO(clv_seal_key_done) clv_seal_key wrong = {0};
   clv_err err;
   char id[17];
   uint64_t step;
   clear_run();
   make_checkpoint(9);
-  write_copy(9);
+  write_encrypted_copy(9);
   clear_run();
   assert_ok(clv_seal_key_create(at("wrong.key"), &wrong, &err), &err);
   assert_int_equal(clv_escrow_restore_checkpoint(&p, &wrong, at("run"), &step, &err), CLV_DENIED);

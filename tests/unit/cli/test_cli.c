@@ -100,7 +100,7 @@ static void option_values_parse_in_every_form(void **state) {
   assert_string_equal(a->output, "x");
   assert_string_equal(a->set_options.items[1], "c=d");
   assert_string_equal(a->set_options.items[2], "e=f");
-  /* an option before the command; the last one counts */
+  /* an option may stand before the command; of two --out the last counts */
   a = parse_valid("--count 9 run --out=a --out=b p.yaml");
   assert_true(a->count_option == 9 && strcmp(a->output, "b") == 0);
   a = parse_valid("run -- -f");

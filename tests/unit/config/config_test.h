@@ -17,7 +17,8 @@
 
 #include "common/model/config/config.h"
 
-/* Lines 1 to 16. Tests append or replace lines, and expect positions counted in this text. */
+/* A valid session of 16 lines. Tests append or replace lines, and expect errors at line and column
+ * of the changed text. */
 static const char session_text[] =
     "version: 1\n"
     "name: small\n"

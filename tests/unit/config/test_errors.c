@@ -971,7 +971,8 @@ static void mask_of_a_single_target_is_refused(void **state) {
       "record has several (loss.kind: targets)");
 }
 
-/* Writing a session repeats the metric of a target, "validation.died.auc", as the file has it. */
+/* A session that is written again has the metric of a target, "validation.died.auc", as in its
+ * file. */
 static void metric_of_a_target_is_written_again(void **state) {
   (void)state;
   clv_session_config *c = parse_accepted(targets_text, NULL);

@@ -65,7 +65,7 @@ static void declared_programs_are_read(void **state) {
   free(text);
 }
 
-/* A key that is left out permits nothing: it is an error. */
+/* A policy in which a key is missing is refused; a missing key never permits anything. */
 static void missing_policy_key_is_refused(void **state) {
   (void)state;
   static const char *const lines[] = {"version: 1\n",
@@ -133,7 +133,7 @@ static void policy_denial_names_file_and_line(void **state) {
   clv_policy_config_free(c);
 }
 
-/* The environment cannot widen a policy. */
+/* Environment variables change keys of a session, but not those of a policy. */
 static void environment_cannot_widen_a_policy(void **state) {
   (void)state;
   setenv("CLEAVE_ALLOW__LABELS", "true", 1);

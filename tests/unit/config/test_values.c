@@ -374,7 +374,7 @@ static void overrides_reach_nested_keys(void **state) {
                                      "workers.gpu2={address: \"h:1\", identity: \"a://b\"}"};
   clv_config_overrides overrides = {.env = env, .sets = sets, .n_sets = 5};
   clv_session_config *c = parse_accepted(session_text, &overrides);
-  /* the defaults of the outer map are set before its keys are read */
+  /* an override of a whole map, `optimizer`, is read before overrides of its keys, so lr is 0.5 */
   assert_int_equal(c->train.optimizer.kind, CLV_OPTIM_ADAM);
   assert_true(c->train.optimizer.lr == 0.5);
   assert_int_equal(c->stages[1].threads, 2);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests worker.yaml: defaults, every value, its own errors, and the shipped file.
+ * Tests worker.yaml: defaults, every value, errors that only this file can have, and the shipped
+ * file.
  */
 #include <stdio.h>
 
@@ -212,7 +213,8 @@ static void contradictory_limits_are_refused(void **state) {
       "1024TiB, got '0'");
 }
 
-/* The default of `listen` is 127.0.0.1:7443. */
+/* `metrics` is refused if it and `listen` (127.0.0.1:7443 by default) could have the same address
+ * and port. */
 static void metrics_on_the_listen_port_is_refused(void **state) {
   (void)state;
   static const struct {

@@ -44,7 +44,7 @@ static inline void ok(clv_code code, const clv_err *err) {
   if (code != CLV_OK) fail_msg("%s: %s", clv_code_name(code), err->text);
 }
 
-/* Returns a buffer with the row-major values in channel blocks of b. */
+/* Copies row-major values to a new buffer, in the layout with blocks of `b` channels. */
 static inline float *copy_to_layout(const clv_shape *shape, const float *row_major, int b) {
   float *x = allocate_floats(clv_layout_numel(shape, b));
   clv_err err;
@@ -73,8 +73,8 @@ static inline float *copy_to_row_major(const clv_shape *shape, const float *x, i
   return row_major;
 }
 
-/* Returns the number of parameters of type float. Batchnorm has two trained ones and two
- * statistics; its fifth, an integer counter, is not counted. */
+/* Returns the number of parameters of type float. The four of batchnorm are weight, bias and two
+ * statistics; its integer counter is not counted. */
 static inline int count_float_params(const clv_node_desc *d) {
   return d->op == CLV_OP_BATCHNORM ? CLV_SLOT_TRACKED : d->n_params;
 }

@@ -93,7 +93,8 @@ static bool is_bf16_missing(void) {
   return clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) != CLV_OK;
 }
 
-/* The answer selects one of two kernels of attention, whose results are near each other. */
+/* The answer of clv_cpu_choose selects one of two attention kernels. Their results differ, but by
+ * less than 0.05. */
 static void kernel_follows_the_answer(void **state) {
   const clv_node_desc d = make_attention_desc();
   node a, b;
@@ -119,8 +120,8 @@ static void kernel_follows_the_answer(void **state) {
   free_node(&b);
 }
 
-/* A convolution for which both kernels of the weight gradient are possible uses the one that the
- * answer names. */
+/* A convolution for which two kernels could compute the weight gradient uses the one that
+ * clv_cpu_choose returns. */
 static void weight_gradient_follows_the_answer(void **state) {
   clv_node_desc d = make_conv_desc(2, 32, 9, 9, 32, 3, 1, 1, 1);
   size_t scratch_bytes[2];
@@ -146,7 +147,8 @@ static void libraries_name_the_digest_of_the_table(void **state) {
   assert_int_equal(strspn(clv_cpu_choices_digest(), "0123456789abcdef"), 12);
 }
 
-/* An OpenBLAS with narrow kernels is named as not used, and linear does not use it. */
+/* If the vectors of OpenBLAS are narrower than those of oneDNN, the list of libraries says that
+ * OpenBLAS is not used, and linear does not use it. */
 static void narrow_blas_is_not_used(void **state) {
   clv_node_desc d = make_linear_desc(512, 16, 16);
   node n;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests our own weight gradients and the tiles of weights. Calls them directly, so that both block
- * widths are tested on every processor, and compares them with plain loops, for any number of
- * threads, overwriting and adding.
+ * Tests the weight gradients of convolutions that Cleave computes without oneDNN, and the packing
+ * of weights into tiles. Calls these functions directly, so that both block widths are tested on
+ * every processor, and compares them with plain loops, for several numbers of threads, overwriting
+ * the result or adding to it.
  */
 #include "kernels/cpu/conv_int.h"
 
@@ -216,7 +217,8 @@ static void check_tiles(cpu_weight_tiles w) {
 static void test_weight_tiles_match_loops(void **state) {
   (void)state;
   static const int64_t taps[] = {1, 6, 9, 49};
-  float tiles_placeholder; /* its address says which tiles are packed; check_tiles replaces it */
+  /* a pointer to it marks tiles to be packed; check_tiles replaces the pointer */
+  float tiles_placeholder;
   /* variants: one thread or two, either order of the backward tiles, and packing of the forward
    * tiles, of the backward tiles or of both */
   for (size_t i = 0; i < CLV_COUNT(taps); i++)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares linear and conv2d with plain loops in double, on odd sizes, with one and two threads.
- * Also tests their reorders, their layouts, and that they give the same bits again.
+ * Compares linear and conv2d with plain loops in double, on sizes that do not fill blocks, with one
+ * and two threads. Also tests layouts, the reorders between them, and that a second run gives the
+ * same bits.
  */
 #include "tests/unit/cpu/cpu_test.h"
 
@@ -40,7 +41,7 @@ static void free_expected(expected *e) {
   free(e->db);
 }
 
-/* One product of a convolution: output o of channel k, weight index wi, input index xi. */
+/* Indices of one product of a convolution: o of the output, w of the weight, x of the input. */
 typedef struct product {
   size_t o, w, x;
 } product;
@@ -51,7 +52,7 @@ static void add_product(expected *e, const float *x, const float *w, const float
   e->dw[p.w] += (double)dy[p.o] * x[p.x];
 }
 
-/* Adds all products of output element (n, k, i, j). */
+/* Adds all products of the output element at[] = {image, channel, row, column}. */
 static void add_conv_element(expected *e, const clv_node_desc *d, const float *x, const float *w,
                              const float *dy, const int64_t at[4]) {
   const int64_t *in = d->in[0].dim, *out = d->out.dim, *kernel = d->attrs.kernel;
@@ -292,7 +293,7 @@ static void test_trim_frees_only_unused_kernel_memory(void **state) {
   free_node(&running_node);
 }
 
-/* New parameters take effect at refresh, not before. */
+/* A kernel uses changed parameters only after their refresh. */
 static void test_new_weights_take_effect_after_refresh(void **state) {
   (void)state;
   clv_node_desc d = make_conv_desc(2, 16, 7, 7, 16, 3, 1, 1, 1);
@@ -321,7 +322,8 @@ static int count_threads(void) {
   return n;
 }
 
-/* The long weight gradient loads OpenBLAS, which must not start threads. */
+/* The weight gradient of a linear layer over many rows makes the backend load OpenBLAS, which must
+ * not start threads. */
 static void test_loading_openblas_starts_no_threads(void **state) {
   (void)state;
   int before = count_threads();

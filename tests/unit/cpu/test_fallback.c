@@ -15,13 +15,14 @@ static void test_unknown_op_has_no_cpu_kernel(void **state) {
   assert_false(clv_backend_cpu()->has((clv_op)-1));
 }
 
-/* Each instruction set has its own matrix products and its own name, except for the first two. */
+/* Each instruction set has its own matrix products, so it has its own name. The first two, 0 and
+ * UINT32_MAX, are no known instruction set and share a name. */
 static void test_each_isa_has_a_distinct_name(void **state) {
 #define NAME(isa) clv_cpu_isa_name(dnnl_cpu_isa_##isa, true),
   const char *names[] = {
       clv_cpu_isa_name(0, false),
       clv_cpu_isa_name(UINT32_MAX, true),
-      /* CPU_ISAS: names on a system that permits AMX; then the name on one that refuses it */
+      /* the names on a system that permits AMX, and the name of AMX on one that refuses it */
       CPU_ISAS(NAME) clv_cpu_isa_name(dnnl_cpu_isa_avx512_core_amx, false),
   };
   (void)state;

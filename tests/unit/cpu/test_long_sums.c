@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests that gradients of biases stay near their exact values where they have many terms. All terms
- * are alike, so that roundings of one long sum in f32 go one way instead of cancelling.
+ * are equal, so that the rounding errors of one long f32 sum add up instead of cancelling.
  */
 #include "tests/unit/cpu/cpu_test.h"
 
@@ -26,8 +26,7 @@ static void check_bias(const char *what, clv_node_desc d, double n_terms, double
   }
 }
 
-/* Each case has another kernel: few channels; 1x1 and 3x3 kernels in channel blocks; groups; one
- * channel. */
+/* A different function computes each of these convolutions. */
 static void test_bias_of_a_convolution_with_many_positions_is_rounded_once(void **state) {
   (void)state;
   check_bias("few channels", make_conv_desc(2, 3, 64, 64, 20, 3, 1, 1, 1), 8192, 1e-7);

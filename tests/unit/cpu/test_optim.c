@@ -102,7 +102,8 @@ static void test_adam_matches_the_scalar_formula(void **state) {
     }
 }
 
-/* Steps by the optimiser's formulas, one value at a time. */
+/* Takes a step by the formula of the optimiser a->kind, one value at a time. CLV_OPTIMIZER is
+ * expanded for each optimiser of optimizers.def. */
 static void step_by_formula(const clv_step_args *a, float *p, const float *g, float *const m[],
                             size_t n) {
   for (size_t i = 0; i < n; i++) {
@@ -113,7 +114,7 @@ static void step_by_formula(const clv_step_args *a, float *p, const float *g, fl
   }
 }
 
-/* Compares an optimiser bit by bit with its formulas, for every length. */
+/* Compares the loops of an optimiser with its formula for one value, bit by bit, over n values. */
 static void check_against_formula(const clv_optim_config *c, size_t n) {
   float p[2][N], g[N], m[2][CLV_OPTIM_MAX_MOMENTS][N];
   draw_normal(g, N, 2);

@@ -19,8 +19,8 @@ extern int omp_get_thread_num(void);
 
 /* ---- blocked signals when oneDNN is called --------------------------------------------------- */
 
-static int n_calls,
-    n_open; /* n_calls: calls of oneDNN; n_open: calls on a thread that a signal could interrupt */
+static int n_calls;               /* number of calls of oneDNN */
+static int n_interruptible_calls; /* those in which a signal could interrupt the thread */
 
 static bool is_blocked(int signal) {
   sigset_t now;
@@ -30,7 +30,7 @@ static bool is_blocked(int signal) {
 
 static void count_call(void) {
   n_calls++;
-  n_open +=
+  n_interruptible_calls +=
       !is_blocked(SIGINT) || !is_blocked(SIGTERM) || !is_blocked(SIGHUP) || !is_blocked(SIGPROF);
 }
 
@@ -59,12 +59,12 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t p, dnnl_strea
 
 static void check_signals_are_blocked_while_running(const clv_node_desc *d) {
   node n;
-  n_calls = n_open = 0;
+  n_calls = n_interruptible_calls = 0;
   prepare_node(&n, d);
   run_node(&n);
   free_node(&n);
   assert_true(n_calls > 0);
-  assert_int_equal(n_open, 0);
+  assert_int_equal(n_interruptible_calls, 0);
   assert_false(is_blocked(SIGINT));
 }
 
@@ -76,7 +76,7 @@ static void signals_are_blocked_while_one_thread_runs_onednn(void **state) {
   check_signals_are_blocked_while_running(&conv);
 }
 
-/* ---- the threads of a team ------------------------------------------------------------------- */
+/* ---- the threads of an OpenMP team ----------------------------------------------------------- */
 
 static void run_program_part(void *unused) { (void)unused; }
 

@@ -31,7 +31,8 @@ static void random_words_match_single_rng_blocks(void **state) {
 
 enum { MAX_EXTENT = 40, MAX_ELEMENTS = MAX_EXTENT * MAX_EXTENT };
 
-/* Checks a product by rows of A or by columns, added to C or not. Nothing outside C may change. */
+/* Compares the matrix product C = A * B, or C += A * B, of each vector width with that of plain
+ * loops. by_columns: A is stored by columns. Memory outside C must not change. */
 static void check_product(size_t m, size_t n, size_t k, bool by_columns, bool adds_to_c) {
   static float a[MAX_ELEMENTS], b[MAX_ELEMENTS], c[3][MAX_ELEMENTS];
   draw_normal(a, MAX_ELEMENTS, 1);

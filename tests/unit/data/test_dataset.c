@@ -120,7 +120,7 @@ static void numpy_true_reads_as_one(void **state) {
   }
 }
 
-/* Every type of input, normalised per channel, with and without a lookup table. */
+/* Normalises inputs of every type per channel, with and without a lookup table. */
 static void channels_are_normalized_for_every_dtype(void **state) {
   (void)state;
   static const struct {

@@ -59,7 +59,8 @@ static const char *const valid_files[] = {
 
 static void decoded_pixels_match_pillow(void **state) {
   (void)state;
-  CLV_AUTO(clv_pixels_done) clv_pixels p = {0}; /* buffers for all images, as a thread has them */
+  /* one set of buffers for all images, as each thread has */
+  CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
   for (size_t i = 0; i < CLV_COUNT(valid_files); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes file = read_corpus_file(valid_files[i]);
     clv_err err;

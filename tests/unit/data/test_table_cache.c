@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests tables that are larger than memory: they are the same as tables in memory, to the bit;
- * their cells are read once; and a cache that is stale is made again, a damaged one is refused.
+ * Tests tables that are cached on disk because they are larger than memory: their values are those
+ * of tables in memory, to the bit; their cells are read once; a stale cache is made again and a
+ * damaged cache is refused.
  */
 #include <dirent.h>
 #include <math.h>
@@ -55,15 +56,16 @@ static clv_dataset *open_table(const clv_dataset_options *o) {
   return ds;
 }
 
-/* A table that was split, learnt and encoded. */
+/* A table that was split and encoded, with the means and categories that were learnt from its
+ * training records. */
 typedef struct run {
   clv_dataset *ds;
   clv_subset train, validation;
   clv_learnt *learnt;
-  clv_bytes text; /* what was learnt, as JSON */
+  clv_bytes text; /* `learnt` as JSON */
 } run;
 
-/* limit: records to keep; 0: all. */
+/* Makes a run. limit: number of records to keep; 0: all. */
 static run make_run(const clv_dataset_options *o, size_t limit) {
   run r = {.ds = open_table(o)};
   clv_err err;
@@ -202,7 +204,7 @@ static clv_dataset_options make_few_options(const char *text, const char *folder
           .columns = few, .n_columns = CLV_COUNT(few), .cache_folder = folder, .is_on_disk = true}};
 }
 
-/* Returns the number of caches in a folder. path: path of the one that was found last. */
+/* Returns the number of caches in a folder. path: receives the path of one of these caches. */
 static size_t count_caches(const char *folder, char path[600]) {
   size_t n = 0;
   DIR *dir = opendir(folder);
@@ -339,7 +341,8 @@ static void missing_numbers_of_targets_that_are_not_masked_are_found(void **stat
   assert_int_equal(found.not_finite_records.n, 1);
 }
 
-/* A target read as numbers is not that of a cache which has it as yes or no. */
+/* A session that reads a target as numbers does not use the cache of one that reads the target as
+ * yes or no. */
 static void other_tasks_of_targets_have_another_cache(void **state) {
   (void)state;
   char path[600];

@@ -55,7 +55,7 @@ static clv_learnt *learn(const clv_dataset *ds) {
 }
 
 /* Compares the input elements that encode a column with the golden ones. first_element: index of
- * the first of them in a record. */
+ * the column's first element in a record. */
 static void assert_same_encoding(const golden *g, const clv_dataset *ds, const char *set,
                                  const char *column, size_t first_element) {
   golden_tensor want;

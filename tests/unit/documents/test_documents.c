@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests documents: what programs print becomes words and boxes, child processes stay within their
- * limits, and windows of tokens have the boxes and labels of their words.
+ * Tests documents: the output of pdftotext and tesseract becomes words and boxes, child processes
+ * stay within their limits, and windows of tokens have the boxes and labels of their words.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -157,7 +157,7 @@ static void child_process_has_only_its_file_and_no_network(void **state) {
   clv_err err;
   must(run_child(args, NULL, &out, &is_apart, &err), &err);
   assert_non_null(strstr(out.data, "what is in it\n"));
-  /* the overlap splits the text so that "lo" is a word of its own */
+  /* a child in its own network namespace has one interface, lo */
   if (is_apart) assert_non_null(strstr(out.data, "\n1\n"));
 }
 
@@ -255,7 +255,7 @@ static void window_tokens_have_their_words_boxes_and_labels(void **state) {
                clv_windows_make(&page, NULL, t, &wo, &w, &err), &err);
 }
 
-/* If two windows share tokens, the first one labels the first half of them. */
+/* If two windows share tokens, the first window labels the first half of the shared tokens. */
 static void overlapping_windows_label_each_word_once(void **state) {
   (void)state;
   static const char vocabulary[] = "[PAD]\n[UNK]\na\n";

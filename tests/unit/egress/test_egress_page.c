@@ -197,7 +197,7 @@ static void hostile_text_is_escaped_in_html_and_terminal(void **state) {
   clv_bytes_done(&t);
 }
 
-/* The page refers to no other file or address. */
+/* The HTML page refers to no other file or address. */
 static void html_page_has_no_external_references(void **state) {
   (void)state;
   clv_bytes t = make_usual_record(), html = render_page(&t, CLV_EGRESS_HTML);

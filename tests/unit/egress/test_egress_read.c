@@ -37,7 +37,7 @@ static void ended_attempt_counts_settled_bytes(void **state) {
   assert_int_equal(b.n_attempts, 1);
   assert_true(b.attempts[0].has_ended);
   assert_int_equal(b.attempts[0].bytes, 67);
-  /* the two allowances are for the same kind of tensor, so they are one row */
+  /* both allowances are for the same tensor to the same worker, so they are one row */
   assert_int_equal(b.n_rows, 1);
   assert_int_equal(b.rows[0].settled_bytes, 67);
   assert_int_equal(b.rows[0].n_tensors, 2);
@@ -62,7 +62,7 @@ static void look_belongs_to_its_attempt_and_occurs_once(void **state) {
   assert_true(b.attempts[0].has_look && !b.attempts[1].has_look);
   assert_int_equal(b.attempts[0].look.look.n_records, 64);
   assert_string_equal(b.attempts[0].look.look.pixels, "0.82");
-  /* the first version of the format has no features */
+  /* a look line of the format's first version has no key `features` */
   assert_string_equal(b.attempts[0].look.look.features, "");
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary later = {0};
   assert_ok(read_text(ATTEMPT("1") LOOK_OF("1", FEATURES), &later, &err), &err);
@@ -80,7 +80,7 @@ static void unsettled_allowance_counts_in_full(void **state) {
                               ALLOW("2", "1", "master", "5") SETTLE("1", "2", "10"),
                       &b, &err),
             &err);
-  /* this attempt ran at the same time as the other one */
+  /* attempts 1 and 2 ran at the same time */
   assert_int_equal(b.attempts[0].bytes, 70);
   assert_int_equal(b.attempts[0].unsettled_bytes, 0);
   assert_int_equal(b.attempts[1].unsettled_bytes, 5);

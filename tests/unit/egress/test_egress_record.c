@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests that the record is written before anything is sent: whatever ends the process or the
- * machine, the record has no fewer bytes than were charged. The simulated disk has the content that
- * the file had at the last successful fdatasync.
+ * Tests that the record is on disk before tensors are sent: if process or machine stops at any
+ * time, the record counts at least the bytes of all tensors that were charged (announced to the
+ * record) by then. The simulated disk has the content that the file had at the last successful
+ * fdatasync.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -13,7 +14,7 @@
 #include "master/egress/egress_int.h"
 #include "tests/unit/files.h"
 
-/* ---- a disk and a clock ---------------------------------------------------------------------- */
+/* ---- a simulated disk and a clock ------------------------------------------------------------ */
 
 static pthread_mutex_t disk_lock = PTHREAD_MUTEX_INITIALIZER;
 static clv_bytes disk;
@@ -127,8 +128,8 @@ static void one_fdatasync_covers_many_steps(void **state) {
   close_record(r);
 }
 
-/* Checks the size of an allowance (bytes that the record charges on disk before they are sent) and
- * of all allowances together that are not used up. */
+/* Checks that the unused bytes of all allowances together (bytes that the record on disk permits in
+ * advance) stay below a limit. */
 static void allowance_covers_at_most_64_steps(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
@@ -161,8 +162,8 @@ static void charge_keeps_failing_after_a_disk_error(void **state) {
   assert_int_equal(clv_egress_close(r, 0, &err), CLV_PRECONDITION);
 }
 
-/* A file that was deleted is no record any more, so a charge fails although the open descriptor can
- * be written. */
+/* If the record's file was deleted, clv_egress_charge fails and nothing may be sent, although the
+ * open descriptor can still be written. */
 static void charge_fails_after_the_record_file_is_removed(void **state) {
   (void)state;
   clv_err err = {0};
@@ -187,7 +188,7 @@ static void expired_allowance_is_settled(void **state) {
   read_record("old", &b);
   assert_int_equal(b.total_bytes, 100);
   assert_int_equal(b.attempts[0].unsettled_bytes, 0);
-  charge_bytes(f, 100); /* needs a new allowance, because the expired one is settled */
+  charge_bytes(f, 100); /* the record writes a new allowance, because the expired one is settled */
   assert_true(sum_bytes_on_disk() > 100);
   close_record(r);
 }
@@ -208,7 +209,7 @@ static void one_time_tensors_share_one_fdatasync(void **state) {
   }
   assert_ok(clv_egress_write_ahead(r, &err), &err);
   for (int i = 0; i < 20; i++) charge_bytes(f[i], (uint64_t)i + 1);
-  /* The thread of the record may also write new allowances in between, which is one more sync. */
+  /* The record's thread may write new allowances meanwhile, which costs one more fdatasync. */
   assert_in_range(n_syncs - before, 1, 2);
   close_record(r);
   read_record("once", &b);
@@ -285,7 +286,7 @@ static void file_that_is_no_record_is_refused(void **state) {
 
 typedef struct charging_thread {
   clv_egress_flow *f;
-  /* bytes recorded before sending, by all threads: never less than were sent */
+  /* bytes that all threads have charged so far; atomic */
   uint64_t *total_charged;
 } charging_thread;
 

@@ -243,7 +243,8 @@ static void uncertain_finding_needs_no_session_key(void **state) {
                    .max_samples = 4,
                    .uncertain_findings = CLV_FINDING_TOKENS};
   assert_int_equal(clv_gate_check_sending(&gate, &s.sending, &s.error), CLEAVE_DENIED);
-  /* the tensor is in no flow, so it has no finding */
+  /* TOKENS is an uncertain finding, so the gate refuses the tensor only because it has no flow in
+   * the record */
   assert_non_null(strstr(s.error.text, "is not in the plan's table"));
   gate.uncertain_findings = 0;
   assert_int_equal(clv_gate_check_sending(&gate, &s.sending, &s.error), CLEAVE_DENIED);

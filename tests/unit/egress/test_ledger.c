@@ -350,8 +350,8 @@ static void rows_share_a_line(void **state) {
   assert_false(is_item_found(CLV_LEDGER_KEY, 100, &e));
 }
 
-/* Writes digits of a digest that row i could have. A SHA-256 for each of a million would take as
- * long as all else in this test. */
+/* Writes pseudo-random hex digits in place of the digest of row i. A real SHA-256 of each of a
+ * million rows would double the time of this test. */
 static void put_row(FILE *f, uint64_t i) {
   for (int d = 0; d < 2 * CLV_LEDGER_ROW_DIGEST_BYTES; d++) {
     if (d % 16 == 0) {

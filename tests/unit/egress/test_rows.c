@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests which rows of a weight are not secret: rows of a tensor that a worker had, times a factor
- * for each row and beside other rows, and rows that anybody knows. Drawn, trained, pruned and short
- * rows are neither.
+ * Tests which rows of a weight are not secret: rows of a tensor that a worker has received, even if
+ * they were multiplied by factors or stand beside other rows, and rows of public transforms, such
+ * as a DCT. Random, trained, pruned and short rows must be taken for neither.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -58,8 +58,8 @@ static size_t count_points(clv_row_hashes a, clv_row_hashes b) {
   return points;
 }
 
-/* Returns how many rows (or columns) of tested_tensor match a kept digest of a row of known_tensor.
- * */
+/* Returns how many rows (or columns) of tested_tensor [m, n] match a digest of a row or column of
+ * known_tensor [rows, columns]. */
 static size_t count_known_rows(const float *known_tensor, size_t rows, size_t columns,
                                const void *tested_tensor, clv_dtype dtype, size_t m, size_t n,
                                bool by_columns) {
@@ -114,7 +114,8 @@ static void rows_are_found_beside_others_and_in_parts(void **state) {
   static float v[BIG_SIDE * N], w[(BIG_SIDE + M) * N];
   draw_values(4, v, BIG_SIDE * N);
   draw_values(5, w, (BIG_SIDE + M) * N);
-  /* copies M of BIG_SIDE rows; CLV_MAX_LEDGER_ROWS_PER_TENSOR of the BIG_SIDE rows are kept */
+  /* copies M of the BIG_SIDE rows; the ledger keeps digests of CLV_MAX_LEDGER_ROWS_PER_TENSOR of
+   * the BIG_SIDE rows, so it knows a part of the copied ones */
   memcpy(w + 7 * N, v, M * N * sizeof *v);
   size_t n = count_known_rows(v, BIG_SIDE, N, w, CLV_F32, BIG_SIDE + M, N, false);
   assert_true(n >= 4 && n <= M);
@@ -378,7 +379,8 @@ static void drawn_and_trained_rows_are_not_public(void **state) {
     }
 }
 
-/* Sums of four slow waves nearly satisfy the recurrence of one wave. */
+/* Rows that are sums of four slow waves nearly satisfy the recurrence by which a single wave is
+ * recognised as public. */
 static void smooth_rows_are_not_public(void **state) {
   (void)state;
   static float v[M * BIG_SIDE];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions that tests of the engine of contexts share: an engine without a node. Frames go in,
- * work runs at once or is finished later and in any order, and results come out.
+ * Functions that tests of contexts share: an engine without a node. A test hands frames to the
+ * engine, lets the work end at once or later in any order, and gets the results.
  */
 #ifndef CLEAVE_CONTEXTS_TEST_H
 #define CLEAVE_CONTEXTS_TEST_H
@@ -11,8 +11,8 @@
 
 enum { ROWS = 2, COLUMNS = 3, TEST_MODULES = 4, MAX_STARTED = 64 };
 
-/* Contexts of an engine whose work runs when the test says so. seed 0: work runs at once; other
- * seeds draw which started work ends, and when. */
+/* The contexts of an engine without a node. seed 0: started work ends at once; other seeds draw
+ * which started work ends, and when. */
 typedef struct engine {
   clv_pool *pool;
   const clv_backend *backend; /* backend of the modules; NULL: ref */

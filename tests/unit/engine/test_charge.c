@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests what a module is charged to its host before it exists: nothing if it does not fit, and no
- * more time is spent once its caller has left.
+ * Tests that the memory of a module is charged to its account before it is allocated. A module that
+ * does not fit leaves nothing charged, and clv_module_new stops once its caller has left.
  */
 #include <sys/resource.h>
 
@@ -23,7 +23,7 @@ static void set_up(fixture *f, uint64_t quota_bytes) {
   assert_ok(clv_pool_new_for_account(f->account, &f->pool, &err));
 }
 
-/* Frees the fixture. Nothing may be charged then. */
+/* Frees the fixture, and asserts that no bytes are charged any more. */
 static void tear_down(fixture *f) {
   assert_int_equal(clv_account_usage(f->account, CLV_QUOTA_BYTES), 0);
   clv_pool_unref(f->pool);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the engine of contexts in a master's own node: frames go in by the constructors of link.h,
- * and their results reach the program.
+ * Tests contexts in the master's own node: the tests send packets to the node and check the packets
+ * that reach the program.
  */
 #include <stdio.h>
 
@@ -58,7 +58,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* Runs the node until `n_wanted` packets have reached the program. */
+/* Runs the node until `wanted` packets have reached the program. */
 static void run_until_packets(fixture *f, uint32_t wanted) {
   f->n_wanted = wanted;
   if (f->n_seen >= wanted) return;
@@ -152,8 +152,8 @@ static void nothing_is_allocated_after_warm_up(void **state) {
   assert_int_equal(counts.contexts + counts.values + counts.calls_waiting, 0);
 }
 
-/* Compares value and input gradient of a call with those that the test computes in the same order.
- */
+/* Compares value and input gradient of a call with those that the test computes directly, in the
+ * same order of operations. */
 static void values_and_gradients_match_direct_computation(void **state) {
   fixture *f = *state;
   clv_err err = {0};
@@ -216,8 +216,8 @@ static void fill_random_prepare(clv_packet *p, uint64_t *seed) {
   }
 }
 
-/* Sends the announcement of a CALL whose tensors are not complete, and may never be, unless the
- * seed draws none. Returns false if the CALL itself is not to be sent. */
+/* Draws whether to announce a CALL, as a link does while the CALL's tensors are still arriving.
+ * Returns false if the CALL itself must not follow, as if its tensors never arrived. */
 static bool send_random_announcement(fixture *f, clv_packet *p, uint64_t *seed) {
   clv_err err = {0};
   clv_packet *announcement;

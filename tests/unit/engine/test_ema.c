@@ -67,9 +67,9 @@ static void take_step(clv_module *m, float gradient) {
   clv_backend_free_memory(b, gradients);
 }
 
-/* Checks that an average equals its parameter until the first step, whether the parameter is
- * written whole or in pieces, and follows the formula afterwards. */
-static void check_begin(const clv_backend *backend) {
+/* Checks that an average equals its parameter until the first step, even if the parameter is
+ * written in pieces, and that later steps average old and new values. */
+static void check_average_of_parameter(const clv_backend *backend) {
   clv_module *m = make_module(backend, 0.5);
   float drawn[WIDTH], average[WIDTH], piece = 9;
   read_item(m, CLV_STATE_WEIGHTS, "0.weight", drawn);
@@ -92,8 +92,8 @@ static void check_begin(const clv_backend *backend) {
 
 static void average_is_the_parameter_until_the_first_step(void **state) {
   (void)state;
-  check_begin(clv_backend_cpu());
-  check_begin(far_get_backend(clv_backend_cpu()));
+  check_average_of_parameter(clv_backend_cpu());
+  check_average_of_parameter(far_get_backend(clv_backend_cpu()));
 }
 
 static void reverted_step_reverts_the_average(void **state) {
@@ -114,7 +114,7 @@ static void reverted_step_reverts_the_average(void **state) {
   clv_pool_unref(pool);
 }
 
-/* Neither parameters that are frozen for good nor buffers have an average. */
+/* Parameters that are frozen for good have no average, and buffers have none either. */
 static void only_trained_parameters_have_an_average(void **state) {
   static const char *const averaged_names[] = {"0.weight", "1.weight", "1.bias"};
   clv_state_item item;

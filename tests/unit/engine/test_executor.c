@@ -10,7 +10,7 @@
 
 enum { STEPS = 5, MAX_WORK = 16 };
 
-/* A thread that computes the work it is given. */
+/* The executor's thread, which computes the work of its queue. */
 typedef struct computer {
   clv_session_node *node;
   pthread_t thread;
@@ -110,8 +110,8 @@ static void free_node(fixture *w) {
   clv_pool_unref(w->n.pool);
 }
 
-/* Returns a hash of the state after some steps. *ret_computed: number of pieces of work that the
- * executor was given. */
+/* Returns a hash of the modules' state after STEPS training steps. *ret_computed: number of pieces
+ * of work that the executor was given. */
 static uint64_t hash_training(void (*start_work)(void *, clv_work *), uint32_t *ret_computed) {
   fixture w;
   begin_fixture(&w, start_work);
@@ -128,8 +128,8 @@ static uint64_t hash_training(void (*start_work)(void *, clv_work *), uint32_t *
 
 /* ---- results and ends of the executor's work ------------------------------------------------- */
 
-/* Work per step: a forward and two backward parts for each module, the end of the pass if it
- * computes, and the change of parameters. */
+/* Each step gives the executor a forward and two backward parts for each module, and the change of
+ * the parameters. The end of a backward pass may be one more piece of work. */
 static void executor_thread_gives_the_same_bits(void **state) {
   uint32_t n_without_executor, n_on_thread, n_at_once;
   (void)state;
@@ -153,7 +153,8 @@ static void executor_error_fails_the_value(void **state) {
   free_node(&w);
 }
 
-/* All modules wait for one leaf, start together, and end before the node checks for ended work. */
+/* All modules wait for the same leaf. Their work starts together, and ends before the node looks
+ * for ended work. */
 static void simultaneous_completions_are_all_handled(void **state) {
   clv_err err = {0};
   clv_packet *p;

@@ -2,7 +2,7 @@
  *
  * Tests modules in memory that the host cannot touch, when there is no more of it or when the
  * device fails: the caller gets an error, and the node continues. test_work and `make simulate`
- * compare bits.
+ * compare the bits of such modules with those in host memory.
  */
 #include <stdio.h>
 
@@ -319,10 +319,11 @@ static void failed_device_alloc_is_not_charged(void **state) {
 
 /* ---- weights that modules share -------------------------------------------------------------- */
 
-/* number of freed tensors; the release function also checks that the device was waited for */
+/* number of shared weights that were released */
 static int n_freed;
 
-static void value_is_not_sent_before_it_is_done(void *owner) {
+/* Counts the weight, and asserts that the module has waited for the device before the release. */
+static void release_shared_weight(void *owner) {
   (void)owner;
   assert_int_equal(far.n_unfinished, 0);
   n_freed++;
@@ -332,8 +333,7 @@ static clv_tensor *make_shared_weight(const clv_backend *backend, float *at) {
   clv_err err = {0};
   clv_tensor *t;
   clv_shape shape = CLV_SHAPE(COLUMNS, COLUMNS);
-  assert_ok(
-      clv_tensor_wrap(CLV_F32, &shape, at, value_is_not_sent_before_it_is_done, NULL, &t, &err));
+  assert_ok(clv_tensor_wrap(CLV_F32, &shape, at, release_shared_weight, NULL, &t, &err));
   t->device = backend;
   return t;
 }

@@ -27,7 +27,8 @@ static void draw_uniform(float *x, uint32_t stream) {
   clv_rng_uniform(&(clv_rng_key){.seed = 5, .layer = stream}, -1, 1, x, N);
 }
 
-/* Makes an optimiser of two groups with a gap between them, which must not change. */
+/* Makes an optimiser of two groups of values. No step may change the values in the gap between
+ * them. */
 static clv_optim *make_optimizer(const clv_backend *b, clv_optim_kind kind) {
   clv_optim_config c[2];
   clv_optim_span spans[] = {{.offset = 4, .n = 33}, {.offset = 200, .n = 40, .group_index = 1}};
@@ -45,7 +46,8 @@ static clv_optim *make_optimizer(const clv_backend *b, clv_optim_kind kind) {
   return o;
 }
 
-/* Runs steps. Stores parameters, then moments. */
+/* Takes STEPS steps. Stores the parameters in ret[0] and moment i in ret[1 + i]. Returns the number
+ * of elements of ret that were written. */
 static size_t run_steps(const clv_backend *b, clv_optim_kind kind, float ret[][N]) {
   clv_optim *o = make_optimizer(b, kind);
   float *p, *g, host[N];

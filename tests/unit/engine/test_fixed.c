@@ -91,7 +91,8 @@ static void run_step(fixture *f, uint64_t context) {
   assert_ok(clv_packet_new_gradient(f->pool, context, 1, 11, 0, "", dy, &p, &err));
   send_packet(f, p);
   wait_for_answer(f, CLV_FINISHED);
-  /* the linear's bias, and the norm's weight and bias */
+  /* FINISHED has a sum of squared gradients for each trained parameter: the linear's bias, and the
+   * batchnorm's weight and bias */
   assert_int_equal(f->last_packet->tensor[0]->n, 3);
   f->peak_pool_bytes = CLV_MAX(f->peak_pool_bytes, clv_pool_charged_bytes(f->pool));
   assert_ok(clv_packet_new_apply(f->pool, context, 21, 0, 1, 0.1f, true, &p, &err));
@@ -116,7 +117,7 @@ static void fixed_parameters_have_no_gradients_or_moments(void **state) {
   start_node(&frozen, false);
   start_node(&fixed, true);
   clv_module *a = clv_node_module(frozen.node, 0), *b = clv_node_module(fixed.node, 0);
-  /* the bytes of their moments are saved */
+  /* the fixed weight needs no memory for its two moments */
   assert_int_equal(clv_module_bytes(a) - clv_module_bytes(b), 2 * WEIGHT_BYTES);
   for (uint64_t i = 1; i <= STEPS; i++) {
     run_step(&frozen, i);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests groups of parameters at a node: what a module makes of them, and the rates that a step
- * needs.
+ * Tests groups of parameters, each with its own optimiser settings: how a module stores them, and
+ * the learning rates that a step must give for them.
  */
 #include <stdio.h>
 
@@ -70,7 +70,7 @@ static void momentum_in_one_group_gives_every_parameter_a_moment(void **state) {
   assert_string_equal(item.name, "0.weight.momentum_buffer");
 }
 
-/* ---- steps with a rate for each group -------------------------------------------------------- */
+/* ---- steps with a learning rate for each group ----------------------------------------------- */
 
 /* A node, the last packet for its program, and the last text of an ABORT. Module 0 has one group,
  * module 1 the bias in group 1, module 2 the bias in group 1 and no parameter in group 0. */
@@ -92,7 +92,7 @@ static void keep_packet(void *user, clv_packet *p) {
   clv_node_interrupt(f->node);
 }
 
-static void add_stage(fixture *f, uint32_t i, const clv_module_group *group) {
+static void add_module(fixture *f, uint32_t i, const clv_module_group *group) {
   clv_err err = {0};
   clv_module *module;
   clv_module_options so = make_options(i);
@@ -112,7 +112,7 @@ static int set_up(void **state) {
   assert_ok(clv_pool_new(64 << 20, 4096, &f->pool, &err));
   clv_node_options o = {.pool = f->pool, .user = f, .on_program = keep_packet};
   assert_ok(clv_node_new(&o, &f->node, &err));
-  for (uint32_t i = 0; i < MODULES; i++) add_stage(f, i, &group);
+  for (uint32_t i = 0; i < MODULES; i++) add_module(f, i, &group);
   *state = f;
   return 0;
 }
@@ -165,7 +165,7 @@ static void compute_gradients(fixture *f, uint64_t context, float *ret_gradient)
     send_packet(f, p);
   }
   if (wait_for_answer(f) != CLV_FINISHED) fail_msg("%s", f->abort_text);
-  /* the vote also covers parameters without a group */
+  /* FINISHED has a sum of squared gradients for each parameter, also for those without a group */
   assert_int_equal(f->last_packet->tensor[0]->n, 2 * MODULES);
   memset(ret_gradient, 0, (WEIGHTS + WIDTH) * sizeof(float));
   for (int r = 0; r < BATCH; r++)
@@ -195,7 +195,7 @@ static clv_packet *make_apply(fixture *f, uint64_t context, uint32_t module, con
   return p;
 }
 
-/* Each group steps with its own rate. More rates than groups are ignored. */
+/* A step changes each group by its own learning rate. It ignores rates beyond the last group. */
 static void each_group_steps_with_its_rate(void **state) {
   static const float lrs[] = {0.5f, 0.25f, 8}, lrs_with_zero[] = {0, 0.25f};
   fixture *f = *state;
@@ -213,7 +213,7 @@ static void each_group_steps_with_its_rate(void **state) {
   }
 }
 
-/* Sends a step with one rate too few. It must be refused and change nothing. */
+/* Sends a step with one learning rate too few. The node must refuse the step and change nothing. */
 static void assert_refused_for_rates(fixture *f, uint64_t context, clv_packet *step) {
   static const char wanted[] = "1 learning rate for module 1, whose parameters are in 2 groups";
   float gradient[WEIGHTS + WIDTH], before[MODULES][WEIGHTS + WIDTH], after[WEIGHTS + WIDTH];

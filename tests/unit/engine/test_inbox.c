@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests when a node needs its thread: at once for packets that let something run, with the next
- * packet or after a delay for the others. Nodes without a thread run on a clock of the test's own;
- * one node has a thread.
+ * Tests which packets wake the thread of a node. A packet that lets work run wakes the thread at
+ * once; other packets are deferred until the next packet or a delay. Most nodes here have no thread
+ * and run on the test's clock; one has a thread.
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -40,7 +40,8 @@ static void add_module(fixture *f, uint32_t index, bool is_final) {
   assert_ok(clv_node_add_module(f->node, module, &err));
 }
 
-/* Makes a node with linear layers: module 0 with final steps, and module 1. */
+/* Makes a node with two linear layers: module 0, whose steps cannot be rolled back (has_no_revert),
+ * and module 1, whose steps can. */
 static void make_node(fixture *f, clv_node_options o) {
   clv_err err = {0};
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &f->pool, &err));
@@ -170,7 +171,8 @@ static void polled_node_handles_packets_until_stopped(void **state) {
   assert_int_equal(f->n_answers[CLV_ENDED], 1);
 }
 
-/* A step of a middle stage needs two wake-ups, however far apart its frames arrive. */
+/* A training step at a stage in the middle of a pipeline needs two wake-ups of the node, however
+ * far apart its frames arrive. */
 static void pipeline_step_needs_two_wakeups(void **state) {
   fixture *f = *state;
   for (uint32_t i = 1; i <= 3; i++, f->context++) {
@@ -198,7 +200,7 @@ static void value_before_its_call_wakes_the_node(void **state) {
   fixture *f = *state;
   post_value(f, ROWS);
   assert_node_waits(f);
-  post_call(f, false); /* the call runs; its value is deferred */
+  post_call(f, false); /* the call runs, because its value came first */
   assert_node_wakes(f);
   post_gradient(f);
   assert_node_waits(f);
@@ -223,7 +225,7 @@ static void handled_packets_count_for_later_wakeups(void **state) {
   post_call(f, false); /* the CALL's argument, LEAF, is there already */
   assert_node_wakes(f);
   assert_int_equal(f->n_answers[CLV_VALUE], 3);
-  post_prepare(f); /* the gradient of the root exists */
+  post_prepare(f); /* the gradient for which this backward waits has arrived */
   assert_node_wakes(f);
   assert_int_equal(f->n_answers[CLV_FINISHED], 1);
 }
@@ -242,7 +244,7 @@ static void root_forward_and_backward_need_one_wakeup(void **state) {
   post_value(f, ROWS);
   assert_node_wakes(f);
   assert_int_equal(f->n_answers[CLV_VALUE], 1);
-  /* the loss is no scalar, so its backward has been tried */
+  /* the backward ran and failed, because the loss is no scalar */
   assert_int_equal(f->n_answers[CLV_ABORT], 1);
 }
 
@@ -295,7 +297,8 @@ static void post_apply(fixture *f) {
   clv_node_post(f->node, p);
 }
 
-/* A program that closes the context of a final step waits once, so the node needs one wake-up. */
+/* After a step that cannot be rolled back, the program sends END_CONTEXT at once. The node defers
+ * such an APPLY, so that APPLY and END_CONTEXT need one wake-up. */
 static void final_step_is_deferred_until_its_end_context(void **state) {
   fixture *f = *state;
   for (uint32_t i = 0; i < 2; i++, f->context++) {

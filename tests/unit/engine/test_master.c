@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests a worker's node and its link to the master, over a transport that records what is sent: a
- * value that cannot be sent becomes an error at the master, as it does at another worker.
+ * Tests a worker's node and its link to the master, over a transport that records the sent frames.
+ * If a value cannot be sent, the node sends an error in its place, to the master as to another
+ * worker.
  */
 #include <stdio.h>
 
@@ -161,7 +162,8 @@ static void add_module(int64_t columns) {
   assert_ok(clv_node_add_module(w.node, module, &err));
 }
 
-/* Another worker needs the values of two calls, which are kept. The context is ending. */
+/* The values of two calls are retained after the end of their context, because another worker needs
+ * them. */
 static void unsendable_retained_value_is_reported(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -208,7 +210,7 @@ static void unsendable_abort_is_not_retried(void **state) {
   (void)state;
   w.link->events.check_send = refuse_everything;
   assert_ok(clv_packet_new_prepare(w.pool, CONTEXT, 1, 0, false, true, false, &p, &err));
-  /* names a call that does not exist */
+  /* the PREPARE names a call that does not exist, so the node wants to send an ABORT */
   assert_ok(clv_packet_add_needed_call(p, VALUE, 0, 1, &err));
   clv_node_post(w.node, p);
   (void)clv_node_poll(w.node);
@@ -230,7 +232,8 @@ static void unsendable_state_gives_one_error(void **state) {
   assert_int_equal(w.sent_frames[0].reply_to, 80);
 }
 
-/* Sends an item of the bias. is_refused: the pool had no memory for it. */
+/* Sends the bias as an item of state to the node. is_refused: the pool had no memory for the
+ * item. */
 static void send_state_item(uint64_t message, bool is_refused) {
   clv_err err = {0};
   clv_packet *p;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the order of work in the engine. A change must not overtake the work that became ready
- * before it. A failing call must not overtake the statistics that another context has kept. The
- * end of a context must not overtake a step that has begun. A packet for which a caller waits must
- * not be deferred.
+ * Tests the order of work in the engine. A step must not overtake work that became ready before it.
+ * A call that fails must not keep another context from restoring running statistics. The end of a
+ * context must not overtake a step that has begun. A packet for which a caller waits must not be
+ * deferred.
  */
 #include "common/engine/wake_int.h"
 #include "tests/unit/engine/contexts_test.h"
@@ -101,7 +101,7 @@ static void started_step_raises_the_version_despite_abort(void **state) {
   assert_ok(clv_packet_new_planned_step(w.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));
   handle_packet(&w, p);
   assert_int_equal(w.n_started_work, 1);
-  /* this gradient arrives after its backward, which fails the context */
+  /* a gradient that arrives after its backward has run fails the context */
   send_gradient(&w, 1, 30, 3, x);
   engine_run_work(&w, true);
   assert_int_equal(h.n_aborts, 1);
@@ -153,7 +153,8 @@ static void packet_with_a_waiter_is_not_deferred(void **state) {
   (void)state;
   engine_open(&w, 0);
   clv_tensor *x = engine_make_tensor(&w, 1);
-  handle_packet(&w, make_call(&w, 1, 30, 1, 29, NULL)); /* call 31 is queued after it */
+  /* waits for value 29; call 31 is queued after call 30 */
+  handle_packet(&w, make_call(&w, 1, 30, 1, 29, NULL));
   handle_packet(&w, make_call(&w, 2, 31, 1, 0, x));
   assert_ok(clv_packet_new_end_context(w.pool, 1, 70, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.25f, true);

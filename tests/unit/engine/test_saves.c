@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests files of state that another thread writes: what is copied, when the answer is sent, and
- * what happens to a file when its node ends. This test plays the writer.
+ * Tests files of a module's state, which another thread writes: the state is copied first, the
+ * answer is sent when the file is written, and the end of the node withdraws files. This test plays
+ * the writing thread.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@ typedef struct fixture {
   uint32_t n_seen, n_wanted;
   clv_state_save *queued_saves[MAX_SEEN]; /* files that wait for the writer */
   uint32_t n_queued, n_withdrawn, n_written_at_once;
-  const char *file_path; /* path of the file that `open` opens */
+  const char *file_path; /* path of the file that open_file opens */
 } fixture;
 
 static void keep_packet(void *user, clv_packet *p) {
@@ -90,7 +91,8 @@ static void close_fixture(fixture *f) {
   free(f);
 }
 
-/* Runs the node until this many more packets have reached the program. Returns the last one. */
+/* Runs the node until `more` further packets have reached the program. Returns the last packet's
+ * frame. */
 static const clv_frame *run_until_packets(fixture *f, uint32_t more) {
   f->n_wanted = f->n_seen + more;
   clv_node_clear_interrupt(f->node);
@@ -116,7 +118,8 @@ static float *get_weights(fixture *f) {
   return item.data;
 }
 
-/* Reads the weights, which needs the compute thread: two items and STATE_DONE. */
+/* Asserts that the compute thread still runs: it answers a request for the weights with two items
+ * and STATE_DONE. */
 static void assert_node_continues(fixture *f) {
   send_state_frame(f, CLV_STATE_GET, 50, NULL);
   assert_int_equal(run_until_packets(f, 3)->kind, CLV_STATE_DONE);
@@ -150,7 +153,7 @@ static void answer_is_sent_when_the_file_is_written(void **state) {
   for (size_t i = 0; i < save->n; i++)
     if (strcmp(save->list[i].name, "0.weight") == 0)
       assert_true(((const float *)save->list[i].data)[0] == 5);
-  /* the names of the saved items pointed into this module's memory */
+  /* after the module is freed, the names of the saved items must still be valid */
   send_state_frame(f, CLV_UNLOAD, 8, NULL);
   assert_int_equal(run_until_packets(f, 1)->kind, CLV_UNLOADED);
   assert_true(strncmp(save->list[0].name, "0.", 2) == 0);
@@ -180,7 +183,8 @@ static void failed_file_is_refused(void **state) {
   close_fixture(f);
 }
 
-/* One file waits for the writer. The next one is written, but its request is not answered yet. */
+/* When the node ends, the first file still waits for the writer; the second is written, but its
+ * request is not answered yet. */
 static void node_that_ends_withdraws_its_files(void **state) {
   (void)state;
   fixture *f = open_fixture(POOL_BYTES, WIDTH);

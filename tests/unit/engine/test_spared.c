@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests that the end of a context retains what kept values need, and nothing else. Their calls run,
- * whatever they wait for, and values that another node needs for a value kept there are sent.
+ * Tests that the end of a context retains the calls that compute kept values (values that outlive
+ * the context), and frees all others. Retained calls run when their inputs arrive, and values that
+ * another node needs for a kept value are sent to it.
  */
 #include <stdio.h>
 
@@ -11,7 +12,7 @@ enum { MODULE_A = 0, MODULE_B = 2, STATISTICS_MODULE = 1, KEPT_REF_ID = 900, LEA
 
 typedef struct received_results {
   uint32_t n_kept, n_ended, n_values;
-  uint64_t n_calls_left; /* number of calls that the last ENDED leaves */
+  uint64_t n_calls_left; /* number of retained calls that the last ENDED reports */
   clv_code failure_code;
   char failure_text[CLV_WIRE_TEXT + 1];
   float first_number; /* first number of the kept value */
@@ -129,7 +130,8 @@ static void end_context_without_kept_values_frees_all(void **state) {
   engine_close(&w);
 }
 
-/* Another node needs the retained value. The program tells this node which value, by SPARE. */
+/* Another node needs a value after the end of the context. The program names that value in a
+ * SPARE. */
 static void retained_value_is_sent_to_the_other_node(void **state) {
   received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
@@ -250,7 +252,8 @@ static float get_running_mean(const engine *w) {
   return *(const float *)((const char *)m->block + m->params->buffer_offset);
 }
 
-/* An end that rolls statistics back also rolls back the changes by retained calls. */
+/* An END_CONTEXT that restores running statistics also undoes the changes that retained calls make
+ * to them later. */
 static void statistics_revert_after_retained_calls(void **state) {
   received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
@@ -268,8 +271,8 @@ static void statistics_revert_after_retained_calls(void **state) {
   engine_close(&w);
 }
 
-/* If calls run one at a time, a retained call runs after those of another context that are queued
- * before it, and before those of the next context. */
+/* If calls run one at a time, a retained call runs after the calls of other contexts that were
+ * queued before it. */
 static void retained_call_keeps_its_queue_position(void **state) {
   received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};

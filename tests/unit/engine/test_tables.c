@@ -90,7 +90,7 @@ static void send_packet(engine *w, clv_packet *p) {
   log_states(w, kind, context, id);
 }
 
-/* Returns a CALL. arg 0: a leaf sent with it. */
+/* Returns a CALL of one argument. arg: id of that value; 0: a leaf that is sent with the CALL. */
 static clv_packet *make_call(engine *w, uint64_t context, uint64_t id, uint64_t arg) {
   clv_err err = {0};
   clv_packet *p;
@@ -104,7 +104,7 @@ static void send_call(engine *w, uint64_t context, uint64_t id, uint64_t arg) {
   send_packet(w, make_call(w, context, id, arg));
 }
 
-/* Sends a call whose leaf has an id. */
+/* Sends a CALL with a leaf, to which other calls can refer by the id `leaf`. */
 static void send_call_with_leaf(engine *w, uint64_t context, uint64_t id, uint64_t leaf) {
   clv_err err = {0};
   clv_packet *p;
@@ -126,7 +126,8 @@ static void send_call_with_flags(engine *w, uint64_t context, uint64_t id, uint3
   send_packet(w, p);
 }
 
-/* Sends a backward whose second part has a position, together with a step. */
+/* Sends a CALL with positions in the execution order: forward 1, input gradient 2, and the given
+ * position for the gradients of parameters. */
 static void send_call_with_positions(engine *w, uint64_t context, uint64_t id,
                                      uint32_t weight_position) {
   clv_packet *p = make_call(w, context, id, 0);
@@ -258,7 +259,7 @@ static void send_abort(engine *w, uint64_t context) {
   send_packet(w, p);
 }
 
-/* Sends a call and its backward. */
+/* Sends a CALL, the PREPARE of its backward, and the output gradient that starts the backward. */
 static void send_call_and_backward(engine *w, uint64_t context, uint64_t id, int flags) {
   send_call(w, context, id, 0);
   send_prepare(w, context, 1, id, flags);
@@ -318,7 +319,7 @@ static void run_context_events(engine *w) {
   send_end(w, 1);
   send_abort(w, 1);
   for (uint64_t c = 2; c <= 3; c++) {
-    send_prepare(w, c, 1, 99, 0); /* there is no such call */
+    send_prepare(w, c, 1, 99, 0); /* call 99 does not exist */
     send_every_frame(w, c);
     c == 2 ? send_end(w, c) : send_abort(w, c);
   }
@@ -329,7 +330,8 @@ static void run_context_events(engine *w) {
   assert_int_equal(w->contexts->n_open, 0); /* no context is left open */
 }
 
-/* Sends each event about a value to a context of its own, because it may fail the context. */
+/* Sends each event about a value to a context of its own, because the event may fail the
+ * context. */
 static void send_value_events(engine *w, uint64_t c, void (*prepare_value)(engine *w, uint64_t c)) {
   for (int event = 0; event < 7; event++, c++) {
     prepare_value(w, c);
@@ -384,7 +386,7 @@ static void run_call_events(engine *w) {
   send_call_with_positions(w, 6, 11, 9);
   send_prepare(w, 6, 1, 11, MORE_FOLLOW);
   send_gradient(w, 6, 1, 11, true);
-  /* call 11 is named a second time while its second part waits */
+  /* this PREPARE names call 11 again, while the weight part of its first backward still waits */
   send_prepare(w, 6, 1, 11, MORE_FOLLOW);
   send_gradient(w, 6, 1, 11, true);
   send_announcement(w, 7, 11);
@@ -396,7 +398,8 @@ static void run_call_events(engine *w) {
   send_packet(w, call_of_no_module);
 }
 
-/* Sends events to a call while its work runs and while its second part waits. */
+/* Sends events to a call while its work runs, and while the weight part of its backward waits for
+ * its position. */
 static void run_call_events_during_work(engine *w) {
   w->holds_started_work = true;
   send_call(w, 1, 11, 0);
@@ -508,7 +511,7 @@ static void run_step_events(engine *w) {
 
 /* ---- visits of all cells of the state tables ------------------------------------------------- */
 
-/* holds_work: work ends only when the program says so */
+/* Runs a program. holds_work: started work ends only when the program calls engine_run_work. */
 static void run_program(cell_log *log, void (*program)(engine *w), bool holds_work) {
   engine w = {.on_result = log_result, .user = log};
   engine_open(&w, holds_work);
@@ -568,7 +571,7 @@ static void write_expected_log(const char *text, size_t n) {
   fclose(f);
 }
 
-/* Compares line by line, so that the first difference is shown. */
+/* Compares the log with tables.txt line by line, so that the first difference is shown. */
 static void compare_log(char *got) {
   char want[1024];
   FILE *f = fopen(expected_path, "r");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests modules that are unloaded from a node: what waits for what, what is refused, and that
- * nothing of them stays.
+ * Tests that modules can be unloaded from a node: an UNLOAD waits for earlier calls, is refused
+ * while changes are pending, and leaves no memory behind.
  */
 #include "common/engine/node_int.h"
 #include "tests/unit/engine/engine_test.h"
@@ -63,7 +63,8 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* Runs the node until this many more packets have reached the program. Returns the last one. */
+/* Runs the node until `more` further packets have reached the program. Returns the last packet's
+ * frame. */
 static const clv_frame *run_until_packets(fixture *f, uint32_t more) {
   f->n_wanted = f->n_seen + more;
   clv_node_clear_interrupt(f->node);
@@ -105,7 +106,8 @@ static void send_call(fixture *f, uint64_t context, uint64_t id, uint32_t genera
   send_call_with_width(f, context, id, generation, has_delivery, WIDTH);
 }
 
-/* Sends the backward of one call with its gradient and a vote. */
+/* Sends the PREPARE of one call's backward, which asks for a vote (whether all gradients are
+ * finite), and its output gradient. */
 static void send_backward(fixture *f, uint64_t context, uint64_t id) {
   clv_err err = {0};
   clv_packet *p;

@@ -75,8 +75,8 @@ static void add_frame(program *g, uint32_t context, clv_packet *p) {
   g->frames[context][g->n[context]++] = p;
 }
 
-/* Adds a call of an earlier call's value or of a leaf. The call itself, a later frame or no frame
- * asks for its value on behalf of the program. is_planned: forwards, backwards and parameter
+/* Adds a CALL whose argument is an earlier call's value or a leaf. Perhaps the CALL, or a later
+ * DELIVER, requests its value for the program. is_planned: forward, backward and parameter
  * gradients have positions. */
 static void add_call(program *g, uint32_t c, uint32_t i, const uint32_t *arg_calls,
                      bool is_planned) {
@@ -94,7 +94,7 @@ static void add_call(program *g, uint32_t c, uint32_t i, const uint32_t *arg_cal
   add_frame(g, c, p);
 }
 
-/* Adds requests for values, some of which were requested before. */
+/* Adds a DELIVER for some calls; the CALL may have requested the same value already. */
 static void add_deliveries(program *g, uint32_t c) {
   clv_err err = {0};
   clv_packet *p;
@@ -239,7 +239,8 @@ static void asynchronous_work_gives_the_same_bits(void **state) {
   assert_in_range(failures, 1, PROGRAMS); /* most programs succeed, and some do not */
 }
 
-/* Calls a module with running statistics; the second call has a wrong number of arguments. */
+/* Calls a module with running statistics twice. The second call fails, because it has a wrong
+ * number of arguments. */
 static void failing_call_does_not_overtake_running_work(void **state) {
   clv_err err = {0};
   clv_packet *p;

@@ -87,7 +87,7 @@ static inline clv_tensor *make_tensor(threaded_node *n, uint32_t first) {
   return t;
 }
 
-/* Sends a call of each module; each takes the output of the one before. */
+/* Sends a CALL of each module; each module takes the output of the module before. */
 static inline void post_calls(threaded_node *n, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
@@ -123,7 +123,7 @@ static inline void post_end(threaded_node *n, uint32_t context) {
   clv_node_post(n->node, p);
 }
 
-/* Runs a step that is number i of the node's contexts, up to its END_CONTEXT. */
+/* Runs training step i (from 1) in context i, up to its END_CONTEXT. */
 static inline void run_step(threaded_node *n, uint32_t i, bool has_vote) {
   post_calls(n, i);
   wait_for(n, CLV_VALUE, i);

@@ -161,8 +161,8 @@ static void tenants_get_equal_time_before_their_shares(void **state) {
   clv_fair_scheduler_free(f.scheduler);
 }
 
-/* Time for which a share only slept is not charged. The share runs again as soon as one that has
- * waited meanwhile. */
+/* A refund takes back the charge for time in which a share only slept. Share b, which waited
+ * meanwhile, therefore gets only about half of the time afterwards. */
 static void refunded_wait_is_not_charged(void **state) {
   (void)state;
   scheduler_fixture f;
@@ -268,7 +268,7 @@ static void equal_shares_run_in_request_order(void **state) {
   open_fixture(&f, 1, 0, equal_weights, 3);
   clv_share *blocking_share = make_share(&f, 2);
   compute_thread of[CLV_COUNT(tenants)] = {0};
-  /* first among the shares of one tenant, then among tenants */
+  /* first round: three shares of one tenant; second round: shares of two tenants */
   for (size_t n = 3; n <= CLV_COUNT(tenants); n++) {
     f.n = 0;
     assert_true(clv_share_acquire_cores(blocking_share, 1));
@@ -292,7 +292,7 @@ static void new_share_inherits_time_used_by_its_tenant(void **state) {
   clv_share *blocking_share = make_share(&f, 0);
   assert_true(clv_share_acquire_cores(blocking_share, 1));
   start_compute_thread(&b, &f, 1, 'b', 100);
-  pass_time(&f, 500); /* tenant 0 has fifty pieces more when it returns with another share */
+  pass_time(&f, 500); /* charges tenant 0 for the time of fifty pieces */
   clv_share_release_cores(blocking_share);
   clv_share_free(blocking_share);
   a.share = make_share(&f, 0);
@@ -480,7 +480,6 @@ static void invalid_scheduler_options_are_refused(void **state) {
   clv_fair_scheduler_free(f.scheduler);
 }
 
-/* Destructors accept NULL. */
 static void destructors_accept_null(void **state) {
   clv_account *none = NULL;
   (void)state;

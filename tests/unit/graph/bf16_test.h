@@ -37,8 +37,8 @@ static inline void assert_near(const void *a, const void *b, size_t bytes, doubl
 }
 
 /* Sizes of the graph of make_wide_graph. Under thread sanitizer, which is slow, images and channels
- * are fewer, but still whole tiles. A test whose device is slow sets WIDE_IMAGE before it includes
- * this. */
+ * are fewer, but still whole tiles. A test whose device is slow defines WIDE_IMAGE before it
+ * includes this header. */
 #ifndef WIDE_IMAGE
 #define WIDE_IMAGE 10
 #endif
@@ -113,7 +113,7 @@ static inline void check_cut(const rig *whole, uint32_t cut, uint32_t last) {
 /* thread sanitizer is slow, so only each tenth cut is tested there */
 enum { CUT_INTERVAL = CLV_THREAD_SANITIZED ? 10 : 1 };
 
-/* Compares the whole graph with two parts of it, for each layer before which a cut is possible. */
+/* Compares the uncut graph with its two parts, for each layer before which a cut is possible. */
 static inline void check_whole_and_cut(const clv_backend *backend, graph_fn *graph, int at_least) {
   clv_err why;
   rig whole = make_rig(graph(3), &(rig_options){.backend = backend, .is_bf16 = true});

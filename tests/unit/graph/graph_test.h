@@ -40,7 +40,7 @@ static inline clv_attr_value make_real_attr(clv_attr_key key, double v) {
   return (clv_attr_value){.key = key, .is_number = true, .number = v};
 }
 
-/* Adds a node over `a`, and over `b` if b >= 0. attrs: a list of values. */
+/* Adds a node with input `a`, and with input `b` if b >= 0. values: its n attributes. */
 static inline int add_node(clv_graph *g, clv_op op, uint32_t layer, int a, int b,
                            const clv_attr_value *values, int n) {
   clv_attrs attrs;

@@ -19,14 +19,14 @@ enum {
   EMPTY_SEQUENCE = 2
 };
 
-/* A batch of sequences, one of full length and one empty. Widths are odd, so that 5 * 12 values end
- * inside a block of random numbers. */
+/* A batch of sequences, one of full length and one empty. The first has 5 * 12 values, so that its
+ * end is inside a block of random numbers. */
 typedef struct batch {
   int64_t n_steps, lengths[SEQUENCES], n_rows; /* n_rows: sum of the lengths */
 } batch;
 
-/* Batches whose keys of one query are as many as two warps of a device have threads (wide), or one
- * warp (narrow). */
+/* In the longest sequence of wide_batch a query has more keys than a warp of a GPU has threads; in
+ * narrow_batch one warp suffices. */
 static const batch wide_batch = {MAX_STEPS, {5, MAX_STEPS, 0, 20}, 5 + MAX_STEPS + 20},
                    narrow_batch = {13, {5, 13, 0, 8}, 5 + 13 + 8};
 
@@ -114,8 +114,8 @@ static inline void set_padding_to_zero(const batch *b, void *padded, size_t widt
            (size_t)(b->n_steps - b->lengths[i]) * width);
 }
 
-/* Gives both graphs the same records and gradients. The packed graph has `rows` rows; the rows
- * after the last sequence belong to no sequence. */
+/* Gives the padded and the packed graph the same records and output gradients. The packed graph has
+ * `rows` rows; the rows after the last sequence belong to no sequence. */
 static inline void copy_records(const batch *b, rig *padded, rig *packed, int64_t rows,
                                 bool has_one_output) {
   size_t width = has_one_output ? 0 : CLASSES * sizeof(float);
@@ -199,7 +199,8 @@ static inline void compare_packed_with_padded(const batch *b, family model_famil
 
 /* ---- graphs cut into two parts --------------------------------------------------------------- */
 
-/* Returns the graph as a node loads it, which knows only how many rows each input has. */
+/* Returns the graph as a node loads it: without the maximal number of positions, and with these
+ * batch sizes of its inputs. */
 static inline clv_graph *strip_to_loaded_graph(clv_graph *g,
                                                const int64_t batches[CLV_MAX_INPUTS]) {
   for (int i = 0; i < g->n_nodes; i++) g->nodes[i].max_positions = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests plans over memory that the host cannot touch: they give the bits of host memory, and some
- * failures are reported late.
+ * Tests plans over memory that the host cannot touch: they give the same bits as in host memory,
+ * and report some failures only when the host waits for the device.
  */
 #include "tests/unit/far.h"
 #include "tests/unit/graph/plan_test.h"
@@ -69,7 +69,7 @@ static void assert_same_results(const rig *a, const rig *b) {
     assert_same_bytes(a->din[i], b->din[i], a->input_bytes[i], "input gradient");
 }
 
-/* Runs a second call between the phases of the first one, which adds to its gradients. */
+/* Runs two forwards, then two backwards. The second backward adds to the gradients of the first. */
 static void run_two_calls(rig *r) {
   clv_call *c[2];
   for (int i = 0; i < 2; i++) {

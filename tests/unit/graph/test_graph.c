@@ -136,8 +136,8 @@ static void slice_keeps_nodes_and_shapes(void **state) {
   clv_graph_free(g);
 }
 
-/* Graph: input, layers 0 and 1 in a row, 2 = 0 + 1, and 3. After layer 1, two values cross the cut.
- */
+/* The graph has the layers 0 to 3, of which layer 2 adds the outputs of layers 0 and 1. Both
+ * outputs cross a cut after layer 1. */
 static void slice_across_branches_joins_the_crossing_values(void **state) {
   (void)state;
   int x;
@@ -161,15 +161,16 @@ static void slice_across_branches_joins_the_crossing_values(void **state) {
   assert_int_equal(part->nodes[2].in[0], 0);
   assert_int_equal(part->nodes[2].in[1], 1);
   clv_graph_free(part);
-  g->output_node = a; /* an output other than the last value is also sent */
+  /* the graph's output need not be its last node: a slice of all layers keeps output `a` */
+  g->output_node = a;
   assert_fails(clv_graph_slice(g, 0, 3, &part, err) == CLV_OK, true, "");
   assert_int_equal(part->output_node, 1);
   clv_graph_free(part);
   clv_graph_free(g);
 }
 
-/* More values cross the cut than one op can take as inputs. Each keeps its own shape, and they are
- * in the order of nodes. */
+/* More values cross the cut than one op can take as inputs. Each value keeps its own shape, and the
+ * values are in the order of nodes. */
 static void slice_with_many_crossing_values_keeps_their_shapes(void **state) {
   (void)state;
   enum { BRANCHES = 20 };

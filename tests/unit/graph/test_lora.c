@@ -162,8 +162,8 @@ static void adapted_output_matches_the_formula(void **state) {
   clv_graph_free(g);
 }
 
-/* The base has the same initial values as without adapters. A is drawn within 1 / sqrt(in), and B
- * is 0. */
+/* The layers have the same initial values as without adapters. In an adapter, A is drawn from +-1 /
+ * sqrt(in) and B is 0. */
 static void base_values_are_unchanged_and_b_starts_at_zero(void **state) {
   (void)state;
   clv_graph *g = make_network(CLV_F32);

@@ -20,7 +20,7 @@ static const linear_case cases[] = {
     {16, 64, 31, false, true},
     {64, 32, 64, true, true},
     {3, 1100, 1500, false, false},
-    /* divided into parts with few rows */
+    /* weights of which only some rows are widened at once */
     {3, 1500, 1100, true, false},
     {2, 1 << 17, 17, false, true},
 };
@@ -52,7 +52,8 @@ static float *draw_numbers(size_t n, uint32_t stream) {
   return x;
 }
 
-/* Makes the parameters, drawn from one key, so that both runs have the same numbers. */
+/* Makes the parameters. is_narrow: the frozen weight is stored in bf16. Both kinds draw the same
+ * numbers. */
 static void make_params(module_run *r, bool is_narrow) {
   assert_ok(clv_params_make(r->graph, &r->params, err));
   r->params->list[0].frozen = true;

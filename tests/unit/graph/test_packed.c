@@ -7,7 +7,8 @@
 #include "kernels/cpu/choices_int.h"
 #include "tests/unit/graph/packed_test.h"
 
-/* Lets attention have bf16 factors in sessions in bf16, whatever the table of choices says. */
+/* Makes attention compute with bf16 factors in sessions in bf16, even if the table of choices names
+ * the f32 kernel. */
 cpu_candidate __real_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
 cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
 cpu_candidate __wrap_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class) {

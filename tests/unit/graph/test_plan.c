@@ -549,7 +549,8 @@ static void unused_values_cost_nothing_and_get_no_gradient(void **state) {
 
 /* ---- several calls of one plan --------------------------------------------------------------- */
 
-/* Compares two micro-batches with interleaved phases with the same two in sequence. */
+/* Compares two micro-batches whose phases are interleaved with the same micro-batches run one after
+ * the other. */
 static void interleaved_calls_give_the_same_bits(void **state) {
   (void)state;
   for (int is_cpu = 0; is_cpu < 2; is_cpu++) {
@@ -583,8 +584,8 @@ static void interleaved_calls_give_the_same_bits(void **state) {
   }
 }
 
-/* With keep_inputs = false the caller may overwrite its inputs after forward, and the gradient of
- * the output after run_backward_input. */
+/* If keep_inputs of clv_plan_forward is false, the caller may overwrite its inputs after forward.
+ * It may overwrite the output's gradient after run_backward_input. */
 static void caller_may_overwrite_inputs_after_forward(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_ref(), .has_split_backward = true};
@@ -607,8 +608,9 @@ static void caller_may_overwrite_inputs_after_forward(void **state) {
   free_rig(&b);
 }
 
-/* run_backward_weight reads the last layer's dout after the caller has it back. The layer's output
- * is saved for backward although the caller owns `out`. */
+/* run_backward_weight needs the gradient of the last layer's output after the caller may have
+ * overwritten it, and backward needs that output although it is in the caller's `out`: the plan
+ * saves both. */
 static void caller_may_overwrite_last_output_and_gradient(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_ref(), .has_split_backward = true};

@@ -231,9 +231,9 @@ static void every_cut_gives_the_same_bf16_bits(void **state) {
 }
 
 /* Asserts that the error of bf16 is bounded. truncated_run: a run in f32 whose inputs were
- * truncated to bf16. Its distance from f32_run shows how much the graph amplifies such an error on
- * this processor. The distance of bf16_run may be a few times as large, and must not be nearly 0.
- * */
+ * truncated to bf16. Its distance from f32_run shows how much the graph amplifies an error of that
+ * size. The distance of bf16_run from f32_run may be a few times as large, and must not be nearly
+ * 0. */
 static void assert_error_is_bounded(const rig *bf16_run, const rig *f32_run,
                                     const rig *truncated_run) {
   double output_error = compute_distance(truncated_run->out, f32_run->out, bf16_run->output_bytes);
@@ -282,8 +282,8 @@ static void bf16_values_stay_bf16_between_convolutions(void **state) {
   clv_plan_describe(r.plan, &text);
   assert_non_null(strstr(text.data, has_amx() ? "block 1 last bf16>1 last bf16, 25.0 KiB in scratch"
                                               : "block 16 bf16>16 bf16, 25.0 KiB in scratch"));
-  /* the input and its gradient (with AMX the kernel reorders it), the pool, and ops that have only
-   * f32 kernels */
+  /* the plan reorders the input and its gradient, and values of the pool and of ops that have only
+   * f32 kernels; with AMX there is one reorder more */
   assert_int_equal(count_steps(&r, "reorder"), has_amx() ? 9 : 8);
   clv_bytes_done(&text);
   free_rig(&r);
@@ -318,8 +318,9 @@ static int run_one_step(void) {
   return 0;
 }
 
-/* Runs a step in a process where oneDNN prints the primitives that it executes. */
-static FILE *count_primitives_of_a_step(void) {
+/* Runs a step in a child process in which oneDNN prints each primitive that it executes. Returns
+ * that output. */
+static FILE *print_primitives_of_a_step(void) {
   FILE *f = tmpfile();
   int status = 0;
   pid_t child = fork();
@@ -344,7 +345,7 @@ static void convolutions_use_amx_in_all_directions(void **state) {
   (void)state;
   if (!has_amx()) print_message("because oneDNN finds no AMX\n");
   if (!has_amx()) skip();
-  FILE *f = count_primitives_of_a_step();
+  FILE *f = print_primitives_of_a_step();
   while (fgets(line, sizeof line, f)) {
     if (!strstr(line, ",exec,") || !strstr(line, ",convolution,")) continue;
     if (!strstr(line, "avx512_core_amx")) fail_msg("not with AMX: %s", line);

@@ -26,8 +26,8 @@ static bool does_gradient_match(const rig *r, const char *name, bool (*is_wanted
   return do_all_numbers_match(r->gradient_block + p->offset, p->bytes, is_wanted_number);
 }
 
-/* A linear layer over no rows has zero gradients. A linear layer over the mean of no rows has NaN.
- */
+/* A linear layer over no rows has gradients of 0. A linear layer over the mean of no rows has NaN
+ * as output. */
 static void mean_over_empty_extent_is_nan(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
@@ -98,12 +98,13 @@ static void empty_tensors_can_be_reshaped(void **state) {
     int rank;
     int64_t requested[3];
     clv_shape result; /* expected shape of the output; rank 0: the op refuses the shape */
-  } cases[] = {{1, {-1}, {2, {2, 0}}},
-               {2, {3, -1}, {3, {2, 3, 0}}},
-               {2, {3, 0}, {3, {2, 3, 0}}},
-               {1, {0}, {2, {2, 0}}},
-               {2, {0, -1}, {0}} /* the result is empty for any input */,
-               {1, {5}, {0}}};
+  } cases[] = {
+      {1, {-1}, {2, {2, 0}}},
+      {2, {3, -1}, {3, {2, 3, 0}}},
+      {2, {3, 0}, {3, {2, 3, 0}}},
+      {1, {0}, {2, {2, 0}}},
+      {2, {0, -1}, {0}} /* refused: beside an extent of 0, any extent could stand for -1 */,
+      {1, {5}, {0}}};
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     int x, node = -1;
     clv_attrs attrs;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares the graph's estimate whether a backward reads weights with what the plans of backends
- * find.
+ * Compares the graph's estimate whether a backward reads weights with the plans of the backends,
+ * which know it exactly.
  */
 #include "tests/unit/graph/plan_test.h"
 

@@ -98,8 +98,8 @@ static void assert_same_results(const rig *a, const rig *b) {
     assert_same_bytes(a->din[i], b->din[i], a->input_bytes[i], "input gradient");
 }
 
-/* Marks nodes as blocks, which backward recomputes. Seed 0: each node is a block; 1: all nodes are
- * one block; other seeds: runs of nodes, or random nodes. */
+/* Divides nodes into blocks, which backward recomputes. Seed 0: each node is a block; 1: all nodes
+ * are one block; other odd seeds: consecutive nodes; other even seeds: random nodes. */
 static void mark_blocks(clv_graph *g, uint32_t seed) {
   uint32_t block_number = 1;
   float random[CLV_MAX_NODES];

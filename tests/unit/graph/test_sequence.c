@@ -109,8 +109,8 @@ static void lstm_parameters_have_torch_names_and_shapes(void **state) {
   }
 }
 
-/* Each slot draws its own numbers: two neighbouring layers have 32 slots, and keys have four bits
- * for the slot. */
+/* Each slot (parameter number of a layer) draws its own numbers: two neighbouring layers have 32
+ * slots, and the random key of a layer has four bits for the slot. */
 static void lstm_parameters_have_distinct_initial_values(void **state) {
   (void)state;
   int x;
@@ -296,8 +296,8 @@ static void every_cut_gives_the_same_bits(void **state) {
   check_every_cut(clv_backend_cpu());
 }
 
-/* An lstm computes the gradients of its weights together with its input's. Those of frozen weights
- * are dropped, the others added. */
+/* An lstm computes the gradients of its weights together with its input's gradient. The plan drops
+ * gradients of frozen weights, and adds the others to the gradient block. */
 static void lstm_gradients_accumulate_and_skip_frozen(void **state) {
   (void)state;
   rig trained_rig =

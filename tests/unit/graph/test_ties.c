@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests one parameter of two layers: compares its gradient with differences, and the bits of two
- * modules with those of one. Also tests what cannot be tied.
+ * Tests a parameter that two layers share (a tie): compares its gradient with finite differences of
+ * the loss, and the results of two modules with those of one module, bit by bit. Also tests which
+ * ties are refused.
  */
 #include <math.h>
 
@@ -9,8 +10,8 @@
 
 enum { N = 3, PLACES = 4, ROWS = 5, WIDTH = 6 };
 
-/* Returns a language model: tokens to rows of a table, a square layer, and to tokens by the same
- * table. */
+/* Returns a language model: an embedding, a square linear layer with tanh, and a linear output
+ * layer that is tied to the embedding's table. */
 static clv_graph *make_language_model(clv_dtype dtype) {
   int x;
   clv_graph *g = make_graph(CLV_I64, CLV_SHAPE(N, PLACES), &x);
@@ -28,7 +29,7 @@ static clv_graph *make_language_model(clv_dtype dtype) {
 
 static const clv_param *get_table(const rig *r) { return clv_params_find(r->params, "0.weight"); }
 
-/* Returns the sum of both layers' gradients. */
+/* Returns the gradient of table element i: the sum of the gradients from both layers. */
 static double get_gradient_sum(const rig *r, size_t i) {
   const clv_param *table = get_table(r), *tied = &r->params->ties[0].param;
   const double *grads = (const double *)(const void *)r->gradient_block;
@@ -86,7 +87,8 @@ static void tied_parameter_is_listed_once(void **state) {
 
 /* ---- tied parameters in two modules ---------------------------------------------------------- */
 
-/* The head is in another module, with a copy of the front's table and a gradient of its own. */
+/* The output layer is in a second module, with its own copy of the embedding's table and its own
+ * gradient. */
 static void tie_across_two_modules_gives_the_bits_of_one(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_language_model(CLV_F32);
