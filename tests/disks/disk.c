@@ -4,16 +4,16 @@
  *
  *   CLEAVE_TEST_DISK=OP:PART:FIRST:TIMES:ERROR
  *
- * OP is write, fsync, rename, open (for writing), mkdir or any; PART is a part of the path. Counts
- * the operations that match: from the FIRST-th on (the first is 1), TIMES of them fail (0: all).
- * ERROR is ENOSPC, EIO, EROFS, EDQUOT, or SLOW (STUCK): the operation takes 10 ms (2 s) more and
- * succeeds.
+ * OP is write, fsync, rename, open (for writing), mkdir or any; PART is a substring of the file's
+ * path. Counts the operations that match: from the FIRST-th on (the first is 1), TIMES of them fail
+ * (0: all). ERROR is ENOSPC, EIO, EROFS or EDQUOT. If it is SLOW or STUCK, the operation succeeds
+ * but takes 10 ms or 2 s longer.
  *
  *   CLEAVE_TEST_DISK_LOG=FOLDER
  *
  * Writes each operation that changes a file to FOLDER/log, one line each, and keeps a copy of each
- * file as of its last fsync in FOLDER/N. From these, power_cut.py makes the files that a power cut
- * would leave.
+ * file as of its last fsync in FOLDER/N. From the log and the copies, power_cut.py makes the files
+ * that a power cut would leave.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -35,7 +35,7 @@ static struct {
   int error_number; /* errno of the fault; 0: the disk is slow instead */
   long delay_ms;
   bool is_enabled;
-  int log_fd; /* file descriptor of the log of operations; -1: no log */
+  int log_fd; /* file descriptor of FOLDER/log; -1: no operations are logged */
   char folder[256];
   atomic_long n_matched, n_copies;
 } disk = {.log_fd = -1};
@@ -106,7 +106,7 @@ static void add_log_line(const char *op, const char *path, const char *argument)
   (void)!REAL(write)(disk.log_fd, line, (size_t)n);
 }
 
-/* Returns the absolute path of a path relative to a folder descriptor. */
+/* Returns the absolute path of `name`, which is relative to the folder with descriptor `dir`. */
 static const char *make_absolute_path(int dir, const char *name, char path[2 * PATH_MAX]) {
   char folder[PATH_MAX];
   if (name[0] == '/') return strcpy(path, name);
@@ -116,7 +116,7 @@ static const char *make_absolute_path(int dir, const char *name, char path[2 * P
   return path;
 }
 
-/* Copies the file's present content to the log: this much survives a power failure. */
+/* Copies the file's present content to the log's folder: a power cut would leave this content. */
 static void log_content(int fd) {
   char path[PATH_MAX], copy[400], number[32], buf[65536];
   struct stat st;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests that every function whose name says that it frees, closes, releases or stops accepts NULL.
- * Each is called in a process of its own. tests/closers.py writes the rows from the headers, so a
- * new function cannot be forgotten.
+ * Each function is called in a process of its own. tests/closers.py writes the table of functions
+ * from the headers, so a new function cannot be forgotten.
  */
 #include "tests/unit/must.h"
 
@@ -19,7 +19,7 @@ typedef struct closer {
 
 #include "closers.inc"
 
-/* Describes what went wrong when the closer ran in a child process; NULL: nothing. */
+/* Calls the function in a child process. Returns what went wrong; NULL: nothing. */
 static const char *describe_outcome(const closer *c) {
   int status;
   fflush(NULL);

@@ -2,7 +2,7 @@
  *
  * Tests the steps of a training after warm-up: a step allocates no memory, and the library reorders
  * tensors exactly as often as `plan` says. Master and worker run in one process over real mutual
- * TLS on loopback, so that both sides are counted at once.
+ * TLS on loopback, so that one counter covers the allocations of both.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -178,7 +178,8 @@ static void run_steps(world *w, int n) {
   }
 }
 
-/* Sum of the reorders per step that `plan` prints for all stages. */
+/* Returns the number of reorders (changes of a tensor's layout) in a step, which `plan` prints for
+ * each stage, summed over all stages. */
 static uint64_t sum_planned_reorders(const world *w) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   clv_err err;

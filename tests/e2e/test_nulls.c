@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests that each function of cleave.h refuses a NULL argument by its name. Each is called with
- * each of its pointers NULL in turn, in a process of its own. The other pointers point to zeros,
- * which the function must not have read before it refuses. tests/nulls.py writes the rows from the
- * header.
+ * Tests that each function of cleave.h refuses a NULL argument with an error that names the
+ * argument. Each function is called with each of its pointers NULL in turn, in a process of its
+ * own. The other pointers point to zeros, which the function must not have read before it refuses.
+ * tests/nulls.py writes the table of functions from the header.
  */
 #include "master/api/cleave.h"
 #include "tests/unit/must.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the files that make_golden.py writes. Tests run from the root of the repository.
+ * Reads golden files: inputs of test cases and PyTorch's results for them, which
+ * tests/golden/make_golden.py writes. Tests run from the root of the repository.
  */
 #ifndef CLEAVE_GOLDEN_INT_H
 #define CLEAVE_GOLDEN_INT_H
@@ -47,7 +48,7 @@ static inline void golden_close(golden *g) {
   clv_bytes_done(&g->value_bytes);
 }
 
-/* Finds the tensor "CASE.WHAT". Returns false if the file has none. */
+/* Finds the tensor "NAME.WHAT" of the case `name`. Returns false if the file has none. */
 static inline bool golden_find_tensor(const golden *g, const char *name, const char *what,
                                       golden_tensor *ret) {
   char key[128], dtype[8];

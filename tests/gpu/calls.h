@@ -24,12 +24,12 @@ clv_sim_index clv_sim_block_index(void) __attribute__((const));
 clv_sim_index clv_sim_block_size(void) __attribute__((const));
 clv_sim_index clv_sim_grid_size(void) __attribute__((const));
 
-/* Returns the array `key` in the block's shared memory. The first thread of the block that calls
- * this allocates it. */
+/* Returns the array `key` in the block's shared memory. The first thread of the block that asks for
+ * this array allocates it. */
 void *clv_sim_shared(const void *key, size_t bytes);
 void clv_sim_barrier(const char *where);
-/* Returns the value that lane `from` of the warp has passed, after all lanes in `mask` have called
- * this. */
+/* Returns the value that lane `from` of the warp passes as `bits`, after all lanes in `mask` have
+ * called this function. */
 uint64_t clv_sim_shuffle(unsigned mask, uint64_t bits, unsigned from, const char *where);
 
 #ifdef __cplusplus

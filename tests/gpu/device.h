@@ -24,9 +24,9 @@
 #include "tests/gpu/calls.h"
 #include "tests/sanitized.h"
 
-/* Sizes of the simulation. A warp has 32 lanes on any device. Under thread sanitizer each new
- * thread costs 0.3 ms, so blocks are small there: a thread computes several values, a block several
- * rows, and a block has two warps. */
+/* Limits of the number of blocks in a launch and of threads in a block. A warp has 32 lanes on any
+ * device. Under thread sanitizer each new thread costs 0.3 ms, so both are small there: a thread
+ * computes several values, a block several rows, and a block has two warps. */
 #if CLV_THREAD_SANITIZED
 #define GPU_FEWER_BLOCKS 4
 #define GPU_FEWER_THREADS 64

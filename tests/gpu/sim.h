@@ -33,12 +33,12 @@ typedef struct clv_sim_options {
   bool no_graphs;      /* captures are refused, as by a device without graphs */
   bool no_cudnn;       /* cuDNN is reported as absent */
   int capability;      /* compute capability times 10; 0: 90 */
-  /* Planned failures. Each of these four fields is the number of the call that fails, the first
-   * call after clv_sim_make_vendor being 1; 0: none fails. */
+  /* Planned failures. Each of the next four fields is the number of the call that fails; 1 is the
+   * first call after clv_sim_make_vendor; 0: none fails. */
   uint64_t failing_allocation; /* allocation of device memory that fails */
   uint64_t failing_launch;  /* kernel launch that fails; after it every call for its device fails */
   uint64_t failing_capture; /* capture that fails when it ends */
-  uint64_t losing_call;     /* call, of all functions with a clv_err, at which the device is lost */
+  uint64_t losing_call;     /* call of any function with a clv_err: the device is lost there */
   /* 1 + index of the device to which the planned failures apply; 0: any device */
   int failing_device;
 } clv_sim_options;
@@ -58,14 +58,14 @@ typedef struct clv_sim_counts {
  * made with the previous table first. */
 const clv_vendor *clv_sim_make_vendor(const clv_sim_options *options);
 
-/* Bytes that the simulated device charges for a graph of so many launches. */
+/* Returns the bytes of device memory that a graph of so many launches takes in the simulation. */
 size_t clv_sim_get_graph_bytes(size_t launches);
 
 clv_sim_counts clv_sim_get_counts(void);
-uint64_t clv_sim_count_waits_of_thread(void); /* `n_waits` of the calling thread since it began */
+uint64_t clv_sim_count_waits_of_thread(void); /* `n_waits` of the calling thread alone */
 
 /* Returns how many allocations, streams, events, graphs and products have not been freed, and
- * prints each with the stack that made it. */
+ * prints the call stack that made each of them. */
 size_t clv_sim_count_leaks(void);
 
 #ifdef __cplusplus

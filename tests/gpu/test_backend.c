@@ -37,8 +37,7 @@ static void *copy_to_new_memory(const clv_backend *b, const void *host, size_t b
   return p;
 }
 
-/* Returns n normally distributed numbers. stream: number of a random stream; each has other
- * numbers. */
+/* Returns n normally distributed numbers. Each random stream `stream` has other numbers. */
 static float *draw_floats(uint32_t stream, size_t n) {
   float *x = allocate_host(n * sizeof *x);
   clv_rng_key key = {.seed = 5, .layer = stream};
@@ -48,7 +47,7 @@ static float *draw_floats(uint32_t stream, size_t n) {
 
 /* ---- memory and copies of the backend -------------------------------------------------------- */
 
-/* Copies more bytes than all page-locked slots of the host hold together. */
+/* Copies more bytes than all page-locked slots (copy buffers of the host) hold together. */
 static void copies_larger_than_all_host_slots_round_trip(void **state) {
   size_t n = (11u << 20) / sizeof(float) + 3, bytes = n * sizeof(float);
   (void)state;
@@ -197,7 +196,7 @@ static void add_accumulates_bf16_values_at_any_alignment(void **state) {
     void *p = copy_to_new_memory(b, x, sizeof x), *q = copy_to_new_memory(b, y, sizeof y);
     b->add(b, CLV_BF16, (uint16_t *)p + at, (uint16_t *)q + at, N - at - 1);
     must(clv_backend_get(b, read_back, p, sizeof read_back, &err), &err);
-    for (size_t i = at; i < N - 1; i++) /* a number that bf16 represents */
+    for (size_t i = at; i < N - 1; i++) /* bf16 represents x + 2 exactly */
       assert_true(widen_bf16(read_back[i]) == widen_bf16(x[i]) + 2);
     assert_true((!at || read_back[0] == x[0]) && read_back[N - 1] == x[N - 1]);
     b->memory->free(b, p);
@@ -234,8 +233,8 @@ static void sum_squares_over_many_extents_takes_two_launches(void **state) {
   free(x);
 }
 
-/* Sums more lists of extents than the backend caches tables for. Each sum must be that of its own
- * list, also when the list is used again. */
+/* Sums squares over more lists of extents than the backend caches. Each sum must be that of its own
+ * list, also when a list is used again. */
 static void sum_squares_is_right_with_more_lists_than_cached_tables(void **state) {
   enum { LISTS = 40 };
   clv_backend *b = open_device(&(clv_sim_options){0});
@@ -255,8 +254,9 @@ static void sum_squares_is_right_with_more_lists_than_cached_tables(void **state
   free(x);
 }
 
-/* Takes two steps over the runs, which are extents of a parameter block, on the cuda and the ref
- * backend. The results must have equal bits, and values between the runs must not change. */
+/* Takes two optimiser steps over `runs`, which are extents of a parameter block, on the cuda and
+ * the ref backend. The results must have equal bits, and values between the runs must not
+ * change. */
 static void check_optimiser(const clv_optim_config *c) {
   enum { RUNS = 70 };
   clv_extent runs[RUNS] = {{0, 300}, {310, 1}, {311, 0}, {400, 2300}};
@@ -315,7 +315,7 @@ static void optimiser_steps_match_the_ref_backend(void **state) {
 typedef struct refusal {
   clv_op op;
   clv_shape in, param_shape;
-  int64_t integers[4]; /* input of integers: labels or row numbers */
+  int64_t integers[4]; /* labels or row numbers, the input of integers */
   float x;
 } refusal;
 
@@ -345,8 +345,8 @@ static clv_kernel *prepare_refused_kernel(const clv_backend *b, const refusal *r
   return k;
 }
 
-/* Runs a kernel over the invalid values. Returns the backend's error, which it may report at once
- * or only when the caller waits. */
+/* Runs a kernel over invalid values. Returns the backend's error, which the backend may report at
+ * once or only when the caller waits. */
 static clv_code get_refusal(const clv_backend *b, const refusal *r, int64_t *ret_layer,
                             clv_err *ret) {
   execution e = {.o = &(run_options){.backend = b, .dtype = CLV_F32}};
@@ -408,7 +408,7 @@ static void invalid_values_give_the_error_text_of_the_ref_backend(void **state) 
 
 /* ---- failures of the device ------------------------------------------------------------------ */
 
-/* Uses all kinds of memory, streams and kernels. Returns false at the first failure. */
+/* Opens a device, allocates memory, copies, and runs kernels. Returns false if any call failed. */
 static bool use_everything(const clv_sim_options *o) {
   clv_backend *b;
   float x[100] = {1}, read_back[100];

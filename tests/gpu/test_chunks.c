@@ -14,9 +14,9 @@
 #include "tests/gpu/sim.h"
 #include "tests/unit/engine/engine_test.h"
 
-/* A value of BYTES is copied in PIECES pieces of at most PIECE bytes. The module is one matrix
- * product, because the simulated device computes products fast, whereas kernels run slowly on
- * fibres. */
+/* A value of BYTES bytes is copied in PIECES pieces of at most PIECE bytes. The module is one
+ * matrix product, because the simulated device computes products fast, whereas kernels run slowly
+ * on fibres (simulated threads). */
 enum {
   ROWS = 24,
   FEW_COLUMNS = 4,
@@ -37,10 +37,10 @@ static struct {
   pthread_cond_t counts_changed;
   uint32_t n_chunks, n_heads, n_references;
   uint32_t n_products;        /* number of products; a forward has one */
-  uint32_t n_received_values; /* number of values and bytes that the program received */
+  uint32_t n_received_values; /* number of values that the program received */
   awaited_event awaited;
-  uint32_t n_pieces; /* number of requested pieces */
-  /* event after the last piece of the first copy; NULL: not recorded yet */
+  uint32_t n_pieces; /* number of pieces whose copy was requested */
+  /* event recorded after the last piece of the first copy; NULL: not recorded yet */
   const clv_cuda_event *last_event;
   bool was_in_time, has_waited;
   clv_cuda_stream *copying_stream;
@@ -174,7 +174,7 @@ static void begin_link(world *w) {
   clv_frame_writer_attach_stream(w->link->writer, 0, 0, (clv_stream){&transport, &observed});
   assert_ok(clv_frame_writer_resume_lane(w->link->writer, 0, 0, 0, &err));
   clv_send_queue_set_lanes(w->link->send_queue, 1);
-  /* a large window, because no PING is answered here */
+  /* a large congestion window, because it cannot grow here: the peer answers no PING */
   w->link->send_queue->pace.window = 64 << 20;
   if (w->at.is_master)
     assert_ok(clv_node_add_peer(w->node, "w1", w->link, &err));
@@ -270,7 +270,8 @@ static void wait_for(const uint32_t *count, uint32_t n) {
   assert_int_equal(r, 0);
 }
 
-/* Requests the backward of the context's call, which sends the gradient of the call's input. */
+/* Requests the backward of the context's call, which sends the gradient of the input to the
+ * peer. */
 static void post_backward(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
@@ -322,7 +323,7 @@ static void check_gradient_chunks(node_side at) {
   begin_world(&w, at, 2, COLUMNS, FEW_COLUMNS);
   hold_last_piece(NOTHING);
   post_call(&w, 1, true);
-  /* a small value counts as a head, because the link's log copies it behind its head */
+  /* the output is small, so it is sent in one piece with its head and counts as a head */
   wait_for(&observed.n_heads, 1);
   hold_last_piece(A_CHUNK);
   post_backward(&w, 1);

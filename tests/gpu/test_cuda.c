@@ -30,14 +30,14 @@ static uint64_t count_waits(void) {
   return c.n_waits + c.n_allocations + c.n_host_allocations;
 }
 
-/* True if the op has different kernels with and without cuDNN, so that both must be tested. */
+/* True if the op has one kernel with and another without cuDNN, so that both must be tested. */
 static bool has_several_kernels(const op_case *c) {
   bool is_convolution = c->d.attrs.out && c->d.attrs.kernel[0];
   return is_convolution || c->d.op == CLV_OP_LSTM;
 }
 
-/* Runs the case on a new device. Odd seeds are devices without cuDNN. Returns false if the backend
- * has no kernel for the case. */
+/* Runs the case on a new device; without cuDNN if the seed is odd. Returns false if the backend has
+ * no kernel for the case. */
 static bool run_cuda(const op_case *c, uint64_t seed, const run_options *options, values *ret,
                      const char **ret_impl) {
   run_options o = *options;
@@ -50,8 +50,8 @@ static bool run_cuda(const op_case *c, uint64_t seed, const run_options *options
   return has_run;
 }
 
-/* Two expected results of the ref backend: as usual, and with parameter gradients that are added to
- * ones, as the second micro-batch adds to the first. */
+/* Indexes of ref's results. ADDED_RESULT: parameter gradients are added to ones, as a second
+ * micro-batch adds its gradients to those of the first. */
 enum { PLAIN_RESULT, ADDED_RESULT, N_EXPECTED };
 static const run_options result_options[N_EXPECTED] = {{0}, {.has_accumulation = true}};
 
@@ -76,8 +76,8 @@ static void check_as_first_layer(const op_case *c, uint64_t no_cudnn, const valu
   free_values(&got);
 }
 
-/* Runs the case in other orders and in place, which must give the same bits: small cases once in
- * `make test` and twice in `make long`, big cases once in `make long`. */
+/* Runs the case with other orders of the device's operations and in place, which must give the same
+ * bits: small cases once in `make test` and twice in `make long`, big cases once in `make long`. */
 static void check_repeated_runs(const op_case *c, uint64_t no_cudnn, const values *got) {
   static const struct {
     uint64_t seed;

@@ -29,7 +29,8 @@ static void close_device(clv_backend *b) {
   assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
-/* Returns a graph of ops that one kernel could compute if they did not round each result. */
+/* Returns a graph of adjacent ops. If a fused kernel did not round each op's result to bf16, the
+ * results would change where the graph is cut. */
 static clv_graph *make_chained_graph(int64_t batch) {
   int x;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(batch, 3, 6, 7), &x);

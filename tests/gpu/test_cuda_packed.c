@@ -21,9 +21,9 @@ static void close_device(clv_backend *b) {
 }
 
 /* The simulation is slow where threads of a warp exchange values, most of all under thread
- * sanitizer. So only `make long` has rows of keys that span two warps in all tests; otherwise the
- * first comparison has them. A cut divides the graph into two parts: `make long` tests every cut,
- * `make test` one cut of 6, and thread sanitizer one of 8, another one each time. */
+ * sanitizer. So only `make long` has keys that span two warps (wide_batch) in all comparisons;
+ * otherwise the first comparison has them. Each test cuts the graph in two at every k-th place,
+ * where k is get_cut_interval(). */
 static bool tests_all(void) { return is_long() && !CLV_THREAD_SANITIZED; }
 static int get_cut_interval(void) { return CLV_THREAD_SANITIZED ? 8 : is_long() ? 1 : 6; }
 static const batch *choose_batch(void) { return tests_all() ? &wide_batch : &narrow_batch; }

@@ -9,9 +9,9 @@
 #include "tests/ops/compare_int.h"
 #include "tests/sanitized.h"
 
-/* Number types of a computation, and the allowed distances from the ref backend; 0: not checked.
- * max_distance_of_few_bits: for inputs that bf16 represents exactly, so that only computed and
- * written values are rounded. */
+/* Number types of a computation, and the allowed distances of its results from those of the ref
+ * backend; 0: not checked. max_distance_of_few_bits: limit for inputs that bf16 represents exactly,
+ * so that only computed and written values are rounded. */
 typedef struct computation {
   const char *name;
   run_options o;
@@ -19,7 +19,7 @@ typedef struct computation {
 } computation;
 
 /* Places at which an op rounds to bf16: the factors of its products, the images that it writes,
- * values with which it continues to compute. */
+ * values that later steps of the same op read. */
 enum { ROUNDS_FACTORS = 1 << 0, WRITES_BF16_IMAGES = 1 << 1, CONTINUES_ROUNDED = 1 << 2 };
 static const unsigned bf16_effects[CLV_OP_COUNT] = {
 #define POINTWISE(name, ...) [CLV_OP_NUMBER_##name] = WRITES_BF16_IMAGES,
@@ -105,7 +105,7 @@ static bool are_all_finite(const values *s) {
   return true;
 }
 
-/* True if all sequences are empty, so that the results are zeros. */
+/* True if all results are zeros, as when all sequences are empty. */
 static bool are_all_zero(const values *s) {
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++)
     for (size_t j = 0; j < s->n[i]; j++)
@@ -163,7 +163,7 @@ static void check_other_seeds(const op_case *c, const computation *k, const valu
   }
 }
 
-/* Checks parameter gradients that are added to ones. */
+/* Compares parameter gradients that are added to ones with those of ref. */
 static void check_gradients_added_to_ones(const op_case *c, const computation *k) {
   run_options ref = {.backend = clv_backend_ref(), .dtype = CLV_F32, .has_accumulation = true},
               o = k->o;
@@ -194,8 +194,8 @@ static double check_kind(const op_case *c, const computation *k) {
   return worst;
 }
 
-/* Asserts that an op whose bf16 mode concerns only images has the bits of f32 if it has no
- * images. */
+/* For an op that in bf16 mode rounds only images: asserts that a case without images has the bits
+ * of f32. */
 static void check_same_as_f32(const op_case *c, const computation *k) {
   values got, exact;
   run_case_on_device(c, &k->o, false, 0, &got);
@@ -239,7 +239,7 @@ static void check_weight_parts(const op_case *c, const computation *k, const run
 }
 
 /* Compares the results with a bf16 weight with those of ref, and bit by bit with those of the
- * device for the same numbers in f32. The bias must have its usual gradient. */
+ * device for the same numbers as an f32 weight. The bias must have its usual gradient. */
 static double check_bf16_weight(const op_case *c, const computation *k) {
   run_options o = k->o;
   values got, want, rounded;
@@ -257,9 +257,9 @@ static double check_bf16_weight(const op_case *c, const computation *k) {
   return worst;
 }
 
-/* Checks that a row's results do not depend on the tile, which is the rows of attention that are
- * computed at once. The simulated matrix products guarantee it; those of a library may not.
- * Gradients of keys and values are not compared, because they are sums over tiles. */
+/* A tile is a number of rows that attention computes at once. Checks that a row's results do not
+ * depend on the tile's size. The simulated matrix products guarantee it; those of a library may
+ * not. Gradients of keys and values are not compared, because they are sums over tiles. */
 static void check_tile(const op_case *c, const computation *k, size_t bytes,
                        const values *untiled) {
   static const int per_row_results[] = {V_OUT, V_DIN};
@@ -305,7 +305,7 @@ static void check_all_tiles(const computation *k) {
 static bool takes_too_long(const op_case *c) {
   double work = (double)clv_layout_numel(&c->d.out, 1);
   for (int i = 1; i < c->d.param[0].rank; i++) work *= (double)c->d.param[0].dim[i];
-  /* an LSTM step computes four gates, in forward and in backward */
+  /* an LSTM has 4 gates, each with 2 matrices, in forward and in backward */
   if (c->d.op == CLV_OP_LSTM) work *= 16;
   return CLV_THREAD_SANITIZED && work > 12000;
 }
@@ -335,7 +335,7 @@ static void check_all_cases(clv_op op, const computation *k, bool has_images) {
         clv_op_name(op), k->name, n_left_out);
 }
 
-/* Runs the cases of the op with a weight in bf16; big cases only in `make long`. */
+/* Runs the op's cases with the weight in bf16; big cases only in `make long`. */
 static void check_bf16_weights(clv_op op, const computation *k) {
   double worst = 0;
   int n = 0;
@@ -353,7 +353,7 @@ static void check_bf16_weights(clv_op op, const computation *k) {
 static void test_op(clv_op op) {
   static const computation tf32 = {"tf32", {.is_tf32 = true}, 2e-3, 0};
   unsigned effects = bf16_effects[op];
-  /* an op with many layers and steps accumulates the error of each */
+  /* the error grows in an op of many layers and steps, whose results are rounded in each of them */
   double steps = effects & CONTINUES_ROUNDED ? 4 : 1;
   computation bf16 = {"bf16",
                       {.is_bf16 = true},

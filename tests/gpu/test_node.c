@@ -10,19 +10,18 @@
 #include "tests/gpu/sim.h"
 #include "tests/unit/engine/threaded_node_test.h"
 
-/* WARM_UP_STEPS: steps before counting begins. WAITS_PER_STEP: how often the host waits for the
- * device in one step of one module: for each piece that it copies from the device, and for its
- * copies to the device. WAITS_PER_STATE_READ: how often the host waits when the state of a module
- * is read. */
+/* WARM_UP_STEPS: steps before counting begins. WAITS_PER_STEP: waits for the device in one step of
+ * one module: one for each piece that is copied from the device, and those for copies to the
+ * device. WAITS_PER_STATE_READ: waits when the state of a module is read. */
 enum { WARM_UP_STEPS = 2, STEPS = 6, WAITS_PER_STEP = 9, WAITS_PER_STATE_READ = 2 };
 
 typedef struct world {
   threaded_node n;
   clv_backend *device;
-  uint64_t n_waits_of_node;                  /* waits of the node's thread for the device */
-  double sum_of_items;                       /* sum of the values of all STATE_ITEMs */
+  uint64_t n_waits_of_node;                  /* how often the node's thread waited for the device */
+  double sum_of_items;                       /* sum of the values of all STATE_ITEM frames */
   uint32_t n_trace_rows[CLV_TRACE_KINDS];    /* rows of a trace, by kind */
-  int64_t last_duration_ns[CLV_TRACE_KINDS]; /* times of the last row of each kind, in ns */
+  int64_t last_duration_ns[CLV_TRACE_KINDS]; /* duration in the last row of each kind, in ns */
 } world;
 
 static double sum_values(const clv_tensor *t) {
@@ -49,7 +48,7 @@ static void record_device_answer(void *user, clv_packet *p) {
   record_answer(&w->n, p);
 }
 
-/* Starts the node. first: graph of module 0. */
+/* Starts the node. first_graph: graph of module 0. */
 static void begin_with_graph(world *w, const clv_vendor *vendor, clv_share *share,
                              clv_graph *first_graph) {
   clv_err err = {0};
@@ -176,7 +175,7 @@ static void device_state_is_read_asynchronously(void **state) {
   free_world(&w);
 }
 
-/* Requests a value that stayed on the device. */
+/* Requests a value that stayed on the device, after its call has ended. */
 static void late_deliver_copies_without_blocking_the_node(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -245,7 +244,7 @@ static void device_state_is_written_asynchronously(void **state) {
   begin_world(&w, 2);
   double bias = read_sum(&w, 0, CLV_STATE_WEIGHTS);
   write_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
-  /* the weights are 0 to 8; the bias is added */
+  /* the weights are 0 to 8; the sum includes the bias */
   double sum_before = read_sum(&w, 0, CLV_STATE_WEIGHTS);
   write_weights(&w, CLV_STATE_WEIGHTS, 0, 50, 2, 3); /* 50 and 51 replace 3 and 4 */
   assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) - sum_before > 93.99 && bias != sum_before);
@@ -263,8 +262,8 @@ static void device_state_is_written_asynchronously(void **state) {
   free_world(&w);
 }
 
-/* A write that does not fit the parameter is refused as in the host's memory, and the module can
- * still be used. */
+/* A write that does not fit the parameter is refused, as on a node without a device, and the module
+ * can still be used. */
 static void device_state_write_of_wrong_shape_is_refused(void **state) {
   clv_err err = {0};
   world w;
@@ -377,7 +376,7 @@ static void aborted_context_restores_device_running_statistics(void **state) {
 
 /* ---- the time that a call takes on the device ------------------------------------------------ */
 
-/* each step has a forward and two backward parts */
+/* CALLS: in each step, a module has a forward and two parts of a backward */
 enum { HOST_DELAY_MS = 2, CALLS = 3 * MODULES * STEPS };
 
 static const clv_vendor *simulated_vendor;
@@ -411,7 +410,8 @@ static clv_code refuse_timed_events(int device, bool is_timed, clv_cuda_event **
 }
 
 typedef struct device_times {
-  uint64_t account_ns, share_ns; /* share of the device's time in all steps, in ns */
+  /* time of all steps on the device: as the node counts it, and as the session's share counts it */
+  uint64_t account_ns, share_ns;
   uint64_t n_waits;
 } device_times;
 

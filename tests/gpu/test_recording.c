@@ -13,8 +13,8 @@
 
 enum { BATCH = 6, SMALL_BATCH = 4, OUT = 5, CALLS = 2 };
 
-/* Options of the network as bits: layers that draw random numbers (DRAW_...), and whether the
- * backward recomputes the forward (RECOMPUTE). */
+/* Options of the network, as bits. DRAW_...: the network has layers that draw random numbers;
+ * RECOMPUTE: the backward recomputes the forward. */
 enum { DRAW_DROPOUT = 1, DRAW_ATTENTION = 2, DRAW_CHAIN = 4, DRAW_ALL = 7, RECOMPUTE = 8 };
 
 typedef struct bench {
@@ -28,7 +28,7 @@ typedef struct bench {
 
 /* ---- a small network ------------------------------------------------------------------------- */
 
-/* Adds self-attention over 4 steps, whose weights may have dropout. */
+/* Adds self-attention over 4 steps. has_dropout: its attention weights have dropout. */
 static int add_attention(clv_graph *g, uint32_t layer, int at, bool has_dropout) {
   clv_attr_value steps = {.key = CLV_ATTR_SHAPE, .n_ints = 2, .ints = {4, -1}};
   clv_attr_value values[] = {make_int_attr(CLV_ATTR_HEADS, 2),
@@ -42,9 +42,9 @@ static int add_attention(clv_graph *g, uint32_t layer, int at, bool has_dropout)
 }
 
 /* Returns a network: a convolution, batchnorm, relu, attention, linear. waits_on_host: the
- * convolution is replaced by an op that waits on the host. draws: DRAW_DROPOUT, a dropout that is a
- * kernel of its own; DRAW_CHAIN, a dropout in a chain of fused ops; DRAW_ATTENTION, the dropout of
- * attention; RECOMPUTE. */
+ * convolution is replaced by an op that waits on the host. draws: bits DRAW_DROPOUT (adds a dropout
+ * with a kernel of its own), DRAW_CHAIN (adds a dropout in a chain of fused ops), DRAW_ATTENTION
+ * (attention has dropout) and RECOMPUTE. */
 static clv_graph *make_network(bool waits_on_host, unsigned draws) {
   clv_attr_value half = make_real_attr(CLV_ATTR_P, 0.5), out = make_int_attr(CLV_ATTR_OUT, OUT);
   clv_shape image = CLV_SHAPE(BATCH, 2, 4, 4);
@@ -225,8 +225,8 @@ static void assert_same_outcome(const outcome *a, const outcome *b, const char *
     fail_msg("%s: the parameters differ", label);
 }
 
-/* Returns the outcome of the training without graphs, with which other trainings are compared.
- * Trains at the first call only. */
+/* Returns the outcome of the training without graphs, which is compared with other trainings.
+ * Trains at the first call; later calls return the same outcome. */
 static const outcome *train_without_graphs(void) {
   static outcome *cached;
   if (!cached) cached = train_all_random(&(clv_sim_options){0}, false, false);
@@ -284,7 +284,7 @@ static void check_new_random_numbers(unsigned draws) {
   tear_down(&t);
 }
 
-/* Tests each random op as the only one in the graph. */
+/* Tests each random op as the only random op of the network, then all of them together. */
 static void each_graph_replay_draws_new_random_numbers(void **state) {
   static const unsigned draws[] = {DRAW_DROPOUT, DRAW_ATTENTION, DRAW_CHAIN, DRAW_ALL};
   (void)state;
@@ -341,8 +341,8 @@ static clv_code refuse_lstm_in_capture(clv_cuda_stream *s, clv_cuda_lstm *l,
 
 enum { N_FORWARDS = 5, LSTM_OUT = BATCH * 4 * OUT };
 
-/* Runs the same forward TURNS times and returns the outputs of the last; the input is [BATCH, 4,
- * 8]. */
+/* Runs the same forward of an LSTM N_FORWARDS times over an input [BATCH, 4, 8]. Stores the outputs
+ * of the last forward in ret. */
 static void run_lstm(const clv_vendor *vendor, float ret[LSTM_OUT], clv_record_counts *counts) {
   clv_attr_value v[] = {make_int_attr(CLV_ATTR_OUT, OUT), make_int_attr(CLV_ATTR_LAYERS, 2)};
   clv_shape shape = CLV_SHAPE(BATCH, 4, 8);
@@ -460,7 +460,7 @@ static void work_with_host_copies_is_not_captured(void **state) {
     assert_ok(clv_recorder_run(r, &(clv_record_key){.owner = b}, run_planned_work, &w, err));
     assert_int_equal(get_first_byte(&w), w.fill_byte);
   }
-  /* the failed capture must not have caused an error */
+  /* the failed capture must not have caused an error of the device */
   assert_ok(b->memory->finish(b, &layer, err));
   clv_recorder_count(r, &c);
   assert_int_equal(c.records_made, 0);
@@ -490,7 +490,7 @@ static bool is_simulated(void) {
   return strcmp(clv_sim_make_vendor(&(clv_sim_options){0})->name, "cuda-sim") == 0;
 }
 
-/* The quota suffices for two of three graphs of one launch each, by the sizes that the device
+/* The quota suffices for two of three graphs, each with one launch, by the sizes that the device
  * reports. */
 static void graph_over_the_memory_quota_is_not_kept(void **state) {
   const size_t graph_bytes = clv_sim_get_graph_bytes(1);
@@ -522,7 +522,7 @@ static void graph_over_the_memory_quota_is_not_kept(void **state) {
   assert_int_equal(clv_sim_count_leaks(), 0);
 }
 
-/* Runs some work on a device that is lost after n_calls_before calls. Returns the error. */
+/* Runs some work on a device that is lost after n_calls_before calls. Returns the work's error. */
 static clv_code lose_device_after(uint64_t n_calls_before) {
   clv_backend *b;
   clv_recorder *r;

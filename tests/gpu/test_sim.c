@@ -86,7 +86,7 @@ static void kernel_results_do_not_depend_on_the_seed(void **state) {
   }
 }
 
-/* Compares the order in which the device ran the blocks of one launch. */
+/* Compares the orders in which devices with different seeds run the blocks of one launch. */
 static void seed_decides_the_order_of_blocks(void **state) {
   unsigned previous_order[8] = {0}, n_different = 0;
   (void)state;
@@ -217,8 +217,8 @@ static void planned_allocation_failure_happens_once(void **state) {
   end_bench(&b);
 }
 
-/* A failed launch reports an error at the next wait, and so does all later work; freeing still
- * works. */
+/* After a failed launch, the next wait reports an error, and so do all later operations; memory can
+ * still be freed. */
 static void failed_launch_fails_all_later_work(void **state) {
   (void)state;
   for (int loses_device = 0; loses_device < 2; loses_device++) {
@@ -238,8 +238,8 @@ static void failed_launch_fails_all_later_work(void **state) {
   }
 }
 
-/* Computes D = A' B [m, n] in column-major order twice. The leading dimensions are larger than the
- * columns. */
+/* Computes two products D = transposed(A) * B of size [m, n], in column-major order. The leading
+ * dimensions are larger than the columns. */
 static void products_are_column_major(void **state) {
   enum { M = 2, NN = 3, K = 2, LDA = 3, LDB = 4, LDD = 5 };
   const clv_cuda_matmul_desc d = {.a_t = true,
@@ -312,8 +312,8 @@ static void devices_copy_to_each_other(void **state) {
 
 #define REFUSED(call) assert_int_equal((call), CLV_PRECONDITION)
 
-/* NULL is CUDA's default stream. All streams of the device would wait for its work, and it would
- * wait for the work of all streams. */
+/* NULL is CUDA's default stream. All streams of the device would wait for the default stream's
+ * work, and its work would wait for that of all streams. */
 static void the_default_stream_is_refused(void **state) {
   const clv_cuda_matmul_desc product = {
       .m = 1, .n = 1, .k = 1, .lda = 1, .ldb = 1, .ldd = 1, .batch = 1};
@@ -349,7 +349,7 @@ static void the_default_stream_is_refused(void **state) {
   end_bench(&b);
 }
 
-/* Uses a stream of its own; main of a host thread. */
+/* Main function of a host thread, which uses a stream of its own. */
 static void *use_stream_in_thread(void *arg) {
   bench *b = arg;
   float *x = copy_to_new_memory(b);

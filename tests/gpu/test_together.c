@@ -16,18 +16,18 @@ static clv_backend *open_device(uint64_t seed) {
   return b;
 }
 
-/* backend with the kernels of the tested backend that fuses no ops */
-static clv_backend *separate_backend;
+/* the tested backend, whose kernels the backend of make_unfused_backend runs one op at a time */
+static clv_backend *tested_backend;
 
 static clv_code refuse_fused_ops(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
                                  clv_err *err) {
   if (d->tail || d->n_links) return clv_fail(err, CLV_UNIMPLEMENTED, "each op alone");
-  return separate_backend->prepare(b, d, ret, err);
+  return tested_backend->prepare(b, d, ret, err);
 }
 
 static clv_backend make_unfused_backend(clv_backend *b) {
   clv_backend separate = *b;
-  separate_backend = b;
+  tested_backend = b;
   separate.prepare = refuse_fused_ops;
   return separate;
 }
@@ -45,8 +45,8 @@ static int count_in_plan(const rig *r, const char *word) {
 
 typedef clv_graph *graph_fn(void);
 
-/* Returns a graph of batchnorms followed by relu, some with an addition between, on either side,
- * and one batchnorm whose output is read twice. */
+/* Returns a graph of batchnorms followed by relu. Some have an addition before the relu, as its
+ * left or as its right operand, and the output of one batchnorm is read twice. */
 static clv_graph *make_residual(void) {
   int x, y, z;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(3, 2, 3, 5), &x);
@@ -89,7 +89,7 @@ static void free_outcome(outcome *o) {
   for (size_t i = 0; i < CLV_COUNT(o->v); i++) free(o->v[i]);
 }
 
-/* Runs two steps on a new device. is_separate: each op is a kernel of its own; false: ops are
+/* Runs two steps on a new device. is_separate: each op is a kernel of its own; else ops are
  * fused. */
 static void run_on_new_device(graph_fn *graph, rig_options o, bool with_nan, uint64_t seed,
                               bool is_separate, outcome *ret) {
@@ -182,9 +182,9 @@ static int add_scale(clv_graph *g, uint32_t layer, int x, double factor) {
 }
 
 /* Returns a graph of chains of elementwise ops. Every op that can be first, inside or last in a
- * chain is in one. Some chains have a sum: with the chain's value as left or as right operand, with
- * the chain's own first value, with a value that another op reads, too. A sum with a broadcast
- * value cannot be in a chain. */
+ * chain is in one. Some chains contain a sum: of the chain's value as left or right operand, of the
+ * value and the chain's first value, or of a value that another op reads, too. A sum with a
+ * broadcast value cannot be in a chain. */
 static clv_graph *make_chains(void) {
   int x, y, z, w;
   clv_attr_value slice_attrs[] = {make_int_attr(CLV_ATTR_DIM, 1), make_int_attr(CLV_ATTR_STOP, 1)};
@@ -225,7 +225,7 @@ static void chains_of_elementwise_ops_are_fused(void **state) {
 
 /* ---- numbers of kernel launches -------------------------------------------------------------- */
 
-/* Returns the MLP of tests/gpu/predict.py and speed/steps.c with narrower layers. */
+/* Returns the MLP of tests/gpu/predict.py and tests/gpu/speed/steps.c, with narrower layers. */
 static clv_graph *make_mlp(void) {
   int x, target;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(8, 6), &x);
@@ -240,7 +240,7 @@ static uint64_t count_launches_and_products(void) {
   return clv_sim_get_counts().n_launches + clv_sim_get_counts().n_products;
 }
 
-/* Takes a step of SGD over all parameters of the rig. The results do not matter. */
+/* Takes a step of SGD over all parameters. The step's results do not matter. */
 static void run_optimizer(const clv_backend *b, const rig *r) {
   clv_extent runs[64];
   size_t n = 0, n_values = r->params->total_bytes / sizeof(float);
@@ -254,7 +254,8 @@ static void run_optimizer(const clv_backend *b, const rig *r) {
   clv_backend_free_memory(b, p);
 }
 
-/* Counts the launches of a forward, a backward and a step. is_separate: ops are not fused. */
+/* Counts the launches of a forward, a backward and an optimiser step. is_separate: ops are not
+ * fused. */
 static int count_launches(graph_fn *graph, bool is_separate) {
   clv_backend *b = open_device(0), unfused = make_unfused_backend(b);
   rig r = make_rig(

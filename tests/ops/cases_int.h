@@ -56,13 +56,13 @@ static const char *const fill_names[FILL_COUNT] = {"normal", "ties", "nan", "inf
 
 typedef struct op_case {
   char name[32];
-  /* node of the case; need_dx and need_dw are true for every gradient that exists */
+  /* description of the op's node; need_dx and need_dw are true for every gradient that exists */
   clv_node_desc d;
   fill input_fill, second_input_fill;
-  uint64_t key_words;       /* bit k: the case sets attribute k */
+  uint64_t key_words;       /* bit k: the case sets the attribute with key k (clv_attr_key) */
   clv_shape packed_lengths; /* lengths of the packed sequences; rank 0: not packed */
-  bool is_small;            /* true: a small case, whose line does not say golden=0 */
-  bool has_golden;          /* `is_small` is set and PyTorch has the op */
+  bool is_small; /* false: the line says golden=0, because the case is too big for a golden file */
+  bool has_golden; /* the golden files have the case: it is small, and PyTorch has the op */
 } op_case;
 
 typedef struct op_file {
@@ -71,7 +71,7 @@ typedef struct op_file {
   /* the file has `cpu: ref` (the CPU backend has no kernel), or `cpu: images` (it has kernels for
    * images only) */
   bool has_no_cpu_kernel, has_cpu_for_images_only;
-  bool accepts_any_layout; /* the file has `layout: any` */
+  bool accepts_any_layout; /* the file has `layout: any`: cpu takes any offered block */
   int n_cases, n_golden;
   char problem[300]; /* the first error of the file; "": none */
 } op_file;
@@ -89,14 +89,14 @@ static op_file files[CLV_OP_COUNT];
 static op_refusal refusals[MAX_REFUSALS];
 static int n_refusals;
 
-/* Returns the op after this one in the list; CLV_OP_COUNT after the last. */
+/* Returns the next op of the list of ops after `op`; CLV_OP_COUNT after the last. */
 static inline int get_next_op(int op) {
   do op++;
   while (op < CLV_OP_COUNT && !clv_op_def_of((clv_op)op));
   return op;
 }
 
-/* ---- properties in an op's row of the table of ops ------------------------------------------- */
+/* ---- properties of ops, from the table of ops ------------------------------------------------ */
 
 static inline bool has_labels(clv_op op) { return clv_op_def_of(op)->takes_labels; }
 static inline bool is_loss(clv_op op) { return clv_op_def_of(op)->is_loss; }
@@ -106,8 +106,8 @@ static inline bool is_integer_input(clv_op op, int i) {
   return clv_op_int_input_text(clv_op_def_of(op), i);
 }
 
-/* Returns the least integer that input i may not hold. Lengths are limited by the steps of input 1;
- * those of op `last` by its other input. */
+/* Returns the least integer that input i may not hold. A length may be at most the number of steps
+ * of input 1; a length of op `last`, the number of steps of input 0. */
 static inline int64_t get_integer_limit(const clv_node_desc *d, int i) {
   const clv_op_def *def = clv_op_def_of(d->op);
   return def->takes_row_numbers && !i  ? d->attrs.rows
@@ -165,7 +165,7 @@ static inline int parse_extents(const char *text, int64_t ret[CLV_MAX_RANK]) {
   return -1;
 }
 
-/* Parses "0.5x2x1" into a list of numbers, which is never freed. */
+/* Parses "0.5x2x1" into a list of numbers, which stays in static memory. */
 static inline bool parse_numbers(const char *text, clv_attr_value *ret) {
   static float lists[MAX_CASES][8];
   static int n_lists;
@@ -200,7 +200,8 @@ static inline bool parse_attr(clv_op op, const char *key, const char *text, clv_
   return ret->is_number || ret->n_ints >= 0;
 }
 
-/* Parses a key that is not an attribute. Returns false for other keys. */
+/* Parses KEY=VALUE if KEY is one of the words of a case, such as in, lengths or training. Returns
+ * false if KEY may be an attribute of the op. */
 static inline bool parse_case_key(op_case *c, const char *key, const char *value) {
   if (key[0] == 'i' && key[1] == 'n' && (!key[2] || (key[2] >= '1' && key[2] <= '7' && !key[3]))) {
     clv_shape *in = &c->d.in[key[2] ? key[2] - '0' : 0];
@@ -221,8 +222,8 @@ static inline bool parse_case_key(op_case *c, const char *key, const char *value
   return true;
 }
 
-/* Sets the shapes of inputs that no key gave: the shape of in[0], or for labels that shape without
- * its last dimension. */
+/* Sets the shapes of the inputs that the line does not give: each has the shape of in[0], and
+ * labels have that shape without its last dimension. */
 static inline void set_default_inputs(clv_node_desc *d) {
   const clv_op_def *def = clv_op_def_of(d->op);
   for (int i = 1; d->attrs.packed && i < def->max_in - 1; i++)
@@ -234,7 +235,7 @@ static inline void set_default_inputs(clv_node_desc *d) {
   }
 }
 
-/* Derives output and parameters from op, attributes and in[0]. */
+/* Derives the shapes of output and parameters from op, attributes and inputs. */
 static inline clv_code finish_case(clv_node_desc *d, clv_err *err) {
   clv_slot slots[CLV_MAX_PARAMS];
   set_default_inputs(d);
@@ -251,7 +252,7 @@ static inline clv_code finish_case(clv_node_desc *d, clv_err *err) {
   return CLV_OK;
 }
 
-/* Parses attributes and inputs of a line into c->d. Stores the op's own error in *err. */
+/* Parses attributes and inputs from a case's line into c->d. *err receives an error of the op. */
 static inline clv_code parse_case_words(op_case *c, char **rest, clv_err *err) {
   clv_attr_value values[16];
   int n = 0;
@@ -365,7 +366,8 @@ static inline void read_all_cases(void) {
   for (int op = 0; (op = get_next_op(op)) < CLV_OP_COUNT;) read_case_file((clv_op)op);
 }
 
-/* Returns a file NAME`ending` in the folder if no op is called NAME; NULL: there is none. */
+/* Searches the folder for a file NAME`ending` without an op that is called NAME. Returns NAME, in
+ * buf; NULL: there is no such file. */
 static inline const char *find_file_without_op(const char *folder, const char *ending,
                                                char buf[300]) {
   DIR *dir = opendir(folder);

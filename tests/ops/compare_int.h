@@ -15,7 +15,7 @@ static inline bool run_case_on_drawn(const op_case *c, const run_options *o, val
   return run_case(o, &c->d, s, ret_impl);
 }
 
-/* Prints the largest distance of each result of a backend from that of ref. */
+/* Fails unless each result of a backend is near that of ref. Returns the largest distance. */
 static inline double print_distances(const op_case *c, const char *impl, const values *want,
                                      const values *got) {
   double max_distance = 0;
@@ -29,8 +29,8 @@ static inline double print_distances(const op_case *c, const char *impl, const v
   return max_distance;
 }
 
-/* Compares the results of two runs bit by bit. difference_text: describes how the run of *b
- * differs. */
+/* Fails unless the results of two runs have the same bits. difference_text: how the run of *b
+ * differs from that of *a. */
 static inline void assert_same_bits(const op_case *c, const char *impl, const char *difference_text,
                                     const values *a, const values *b) {
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++)

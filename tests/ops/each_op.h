@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs one test per op of the list. An op whose cases are missing or wrong fails by name.
+ * Runs one test for each op. If the file of an op's cases is missing or wrong, its test fails.
  */
 #ifndef CLEAVE_EACH_OP_H
 #define CLEAVE_EACH_OP_H
@@ -36,14 +36,14 @@ static inline void every_cases_file_belongs_to_an_op(void **state) {
 }
 
 /* Makes malloc keep freed memory. Each run of a case takes and frees the same few buffers, which
- * the system would have to clear each time. */
+ * the operating system would have to clear each time. */
 static inline void keep_freed_memory(void) {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
-/* Reads the cases. Then runs a test GROUP_OP for each op, or for the ops on the command line.
- * Returns how many failed. */
+/* Reads the cases. Then runs a test named GROUP_OP for each op, or for the ops on the command line.
+ * Returns the number of failed tests. */
 static inline int run_each_op(const char *group, void (*test)(clv_op op), char **wanted_ops) {
   static each_op ops[CLV_OP_COUNT];
   static char names[CLV_OP_COUNT][48];

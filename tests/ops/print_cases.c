@@ -39,7 +39,8 @@ static void print_value(const clv_attr_value *v) {
     print_ints(v->ints, v->n_ints);
 }
 
-/* Prints every attribute; clv_attrs_encode prints only those that differ from the defaults. */
+/* Prints every attribute of the op; clv_attrs_encode prints only those that differ from the
+ * defaults. */
 static void print_attrs(const clv_node_desc *d) {
   const clv_op_def *def = clv_op_def_of(d->op);
   clv_attr_value set_attrs[CLV_COUNT(def->attrs)];
@@ -77,7 +78,7 @@ static void print_inputs(const op_case *c) {
   printf("]");
 }
 
-/* Prints the parameters. A counter is not in the golden files. */
+/* Prints the parameters, except counters, which are not in the golden files. */
 static void print_params(const clv_node_desc *d) {
   clv_slot slot[CLV_MAX_PARAMS];
   int n = get_slots(d, slot), n_printed = 0;

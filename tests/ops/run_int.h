@@ -5,7 +5,7 @@
  *
  * Every buffer that a kernel must fill is filled with NaN before, and is exactly as large as the
  * kernel asked for, so that an unwritten or overrun value shows. backward gets only the values that
- * the kernel declared in `saves`, and runs after another forward on the same kernel, as when
+ * the kernel names in `saved_flags`, and runs after another forward on the same kernel, as when
  * several micro-batches are in flight.
  */
 #ifndef CLEAVE_OPS_RUN_INT_H
@@ -15,11 +15,11 @@
 
 #include <math.h>
 
-/* Indexes of the tensors of a case. Parameters are in the order of their slots. */
+/* Indexes of the tensors in `values`. Parameters are in the order of their slots. */
 enum {
   V_IN = 0,
   V_PARAM = V_IN + CLV_MAX_IN,
-  V_DOUT = V_PARAM + CLV_MAX_PARAMS, /* the gradient of the output, the last input of a run */
+  V_DOUT = V_PARAM + CLV_MAX_PARAMS, /* gradient of the output; the tensors behind it are results */
   V_OUT,
   V_DIN,
   V_DPARAM = V_DIN + CLV_MAX_IN,
@@ -28,7 +28,8 @@ enum {
   V_FIRST_RESULT = V_OUT,
 };
 
-/* Values of one run. n[i]: number of values; 0: the case has no such tensor. */
+/* Values of one run. v[i], n[i]: tensor i and its number of values; n[i] is 0 if the case has no
+ * such tensor. */
 typedef struct values {
   double *v[V_COUNT];
   size_t n[V_COUNT];
@@ -111,13 +112,13 @@ static inline void copy_given_values(values *dst, const values *src) {
 typedef struct run_options {
   const clv_backend *backend;
   clv_dtype dtype;
-  int offered_block; /* layout offered for inputs of rank 4: size of the channel block */
+  int offered_block; /* channel block that is offered to the kernel for inputs of rank 4 */
   int n_threads;
   bool is_tf32, is_bf16; /* flags tf32 and bf16 of clv_node_desc */
   bool has_bf16_weight;  /* flag bf16_weight of clv_node_desc; a bf16 weight gets no gradient */
   bool is_in_place;      /* output and input share memory where the kernel supports it */
   bool has_accumulation; /* parameter gradients are added to a buffer of ones */
-  /* returns how often the host has waited for its device; NULL: not checked */
+  /* returns how often the host has waited for its device; NULL: waits are not checked */
   uint64_t (*count_waits)(void);
 } run_options;
 
@@ -135,8 +136,8 @@ static inline void must(clv_code code, const clv_err *err) {
 
 typedef clv_code kernel_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
 
-/* Runs a function of the kernel. Fails if it allocates memory or waits for a device: kernels
- * allocate while they are prepared. */
+/* Runs a function of the kernel. Fails if the function allocates memory or waits for a device: a
+ * kernel may allocate only when it is prepared. */
 static inline void run_kernel(const execution *e, kernel_fn *f, const clv_kernel_args *a) {
   clv_err err;
   uint64_t allocs_before = clv_alloc_count(),
@@ -185,8 +186,8 @@ static inline void free_device_memory(const execution *e, const void *p) {
     free((void *)(uintptr_t)p);
 }
 
-/* Waits for the backend. A kernel of a device may report only now that it has refused its
- * values. */
+/* Waits for the backend. A device reports only here that a kernel refused its values, such as a
+ * label out of range. */
 static inline void wait_for_device(const execution *e) {
   const clv_backend *b = e->o->backend;
   int64_t layer;
@@ -196,7 +197,7 @@ static inline void wait_for_device(const execution *e) {
 
 /* ---- converting values between types and layouts --------------------------------------------- */
 
-/* Returns a row-major copy in the kernel's type. */
+/* Returns a row-major copy of v in the kernel's type `dtype`. */
 static inline void *to_kernel_type(clv_dtype dtype, const double *v, size_t n) {
   void *p = allocate_host(n * clv_dtype_size(dtype));
   for (size_t i = 0; i < n; i++) {
@@ -238,7 +239,7 @@ static inline bool is_bf16_channels_last(int layout) {
   return clv_layout_is_channels_last(layout) && clv_layout_is_bf16(layout);
 }
 
-/* Returns the channels-last position of value i of the row-major order. */
+/* Returns the position of value i of the row-major order in channels-last order. */
 static inline size_t get_channels_last_index(const clv_shape *s, size_t i) {
   size_t c = (size_t)s->dim[1], n_pixels = (size_t)(s->dim[2] * s->dim[3]);
   return (i / n_pixels / c * n_pixels + i % n_pixels) * c + i / n_pixels % c;
@@ -255,7 +256,7 @@ static inline void from_channels_last(const clv_shape *s, const uint16_t *channe
     row[i] = widen_bf16(channels_last[get_channels_last_index(s, i)]);
 }
 
-/* Allocates an activation in a layout, and fills it from row-major values, or with
+/* Allocates an activation in a layout, and fills it from the row-major values `row`; NULL: with
  * NaN. */
 static inline void *to_layout(const execution *e, const clv_shape *shape, const void *row,
                               int block) {
@@ -345,7 +346,7 @@ static inline void free_parameters(execution *e) {
   for (int i = 0; i < e->d.n_params; i++) free_device_memory(e, e->a.param[i]);
 }
 
-/* Runs forward on in0 * scale + shift with new buffers, and sets *a to them. */
+/* Runs forward on in0 * scale + shift with new buffers, and stores the buffers in *a. */
 static inline void run_forward(execution *e, const values *s, double scale, double shift,
                                clv_kernel_args *a) {
   clv_kernel *k = e->k;
@@ -400,8 +401,8 @@ static inline bool needs_input_gradient(const clv_node_desc *d) {
   return needs_any;
 }
 
-/* Runs backward with only the values that `saves` promises. If no gradient of an input is wanted,
- * it computes those of the parameters alone, as a plan does. */
+/* Runs backward with only the values that `saved_flags` names. If the case needs no gradient of an
+ * input, computes the gradients of the parameters alone, as a plan does. */
 static inline void run_backward(execution *e, const clv_kernel_args *from, values *s) {
   clv_kernel *k = e->k;
   clv_kernel_args a = *from;
@@ -486,8 +487,8 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
 
 /* ---- comparing results and drawing given values ---------------------------------------------- */
 
-/* Returns ||a - b|| / ||b||, or ||a|| if b is 0; infinite if NaN or infinity are at different
- * positions. */
+/* Returns ||a - b|| / ||b||, or ||a|| if b is 0; infinity unless NaN and infinities are at the
+ * same positions in a and b. */
 static inline double compute_distance(const double *a, const double *b, size_t n) {
   double difference = 0, norm = 0;
   for (size_t i = 0; i < n; i++) {
@@ -536,8 +537,7 @@ static inline void draw_input(const op_case *c, uint32_t stream, double *v, size
   }
 }
 
-/* Draws integers 0 <= v < below. Successive ones differ, because the step is no multiple of the
- * limit. */
+/* Draws integers 0 <= v < below. Neighbours differ, because the step is no multiple of `below`. */
 static inline void draw_integers(double *v, size_t n, uint32_t stream, int64_t below) {
   size_t step = below % 7 ? 7 : 5;
   for (size_t i = 0; i < n; i++) v[i] = (double)((i * step + stream % 5) % (size_t)below);
@@ -575,8 +575,8 @@ static int compare_ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Draws row numbers. If columns are subtracted, those of a position ascend, so that no difference
- * is negative. */
+/* Draws row numbers. If the op subtracts columns (attribute `minus`), the numbers of a position
+ * ascend, so that no difference is negative. */
 static inline void draw_row_numbers(const clv_node_desc *d, uint32_t stream, values *s) {
   double *v = s->v[V_IN];
   size_t n = s->n[V_IN], row_width = clv_row_numbers_of(d).width;
@@ -585,7 +585,7 @@ static inline void draw_row_numbers(const clv_node_desc *d, uint32_t stream, val
     qsort(v + i, row_width, sizeof *v, compare_ascending);
 }
 
-/* Draws values for a case; every call draws the same ones. */
+/* Draws values for a case; every call for the case draws the same values. */
 static inline void draw_given_values(const op_case *c, values *s) {
   const clv_node_desc *d = &c->d;
   uint32_t stream = 0;
@@ -600,8 +600,8 @@ static inline void draw_given_values(const op_case *c, values *s) {
   if (is_loss(d->op)) s->v[V_DOUT][0] = 0.375;
 }
 
-/* Draws the given values of a case. They depend on the case's name and the shapes of its inputs, so
- * a case that runs again in another way gets a copy of what was drawn last. */
+/* Draws the given values of a case. If the last call was for a case with the same name and the same
+ * shapes of inputs, copies the values drawn then. */
 static inline void draw_case(const op_case *c, values *s) {
   static char name[sizeof c->name];
   static clv_shape in[CLV_MAX_IN];

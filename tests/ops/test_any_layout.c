@@ -8,12 +8,13 @@
 #include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"
 
-/* Index of the largest image, which is large enough for two threads. */
+/* LARGE_IMAGE: index of the largest image, which is large enough for two threads. */
 enum { LARGE_IMAGE = 3, CHANNELS_LAST = 1 | CLV_LAYOUT_CHANNELS_LAST };
 static const int64_t images[][4] = {
     {2, 3, 5, 7}, {3, 17, 6, 5}, {1, 16, 9, 8}, {4, 24, 41, 43}, {2, 32, 5, 3}};
 
-/* Makes the case with other extents. Returns false if its attributes do not fit them. */
+/* Stores in *ret the case with other extents of input 0. Returns false if the case's attributes do
+ * not fit them. */
 static bool resize_case(const op_case *c, const int64_t extents[4], op_case *ret) {
   clv_err err;
   *ret = *c;
@@ -107,7 +108,7 @@ static void check_case(const op_case *c) {
   compare_all_options(c, accepts_any);
 }
 
-/* Runs the large image with one case of the op; in `make long` with all cases. */
+/* Tests the op's cases on each image; the large image with one case, in `make long` with all. */
 static void test_op(clv_op op) {
   int n = 0;
   bool has_run_large = false;

@@ -24,8 +24,8 @@ typedef struct setup {
 
 enum { VALUES = 4, RESULTS = 7 };
 
-/* Results: out; gradients of x, of the other input, of weight and bias; running mean and
- * variance. */
+/* Results of a run: out; gradients of x, of the other input, of weight and of bias; running mean
+ * and variance. */
 typedef struct results {
   float *v[RESULTS];
   size_t n[RESULTS];
@@ -39,7 +39,7 @@ static void *allocate_memory(size_t bytes) {
   return p;
 }
 
-/* Draws integers and halves, so that some outputs are exactly 0, and a NaN. */
+/* Draws multiples of 0.5, so that some outputs are exactly 0. has_nan: one value is NaN. */
 static float *draw_values(const setup *s, uint32_t stream, bool has_nan) {
   size_t n = clv_layout_numel(&s->shape, 1);
   float *row = allocate_memory(n * sizeof *row);
@@ -150,8 +150,8 @@ static void run_unfused(const setup *s, memory *m, results *r, float *weight, fl
   free(m->scratch_memory);
 }
 
-/* Recomputes the output, which was not kept: backward runs without it, and `check_recompute` must
- * return the same bits. */
+/* Asserts that the kernel recomputes the output with the same bits. Then drops the output, because
+ * backward runs without it. */
 static void check_recompute(clv_kernel *k, clv_kernel_args *a, const results *r) {
   clv_kernel_args recompute_args = *a;
   recompute_args.out = allocate_memory(r->n[0] * sizeof(float));
@@ -161,8 +161,8 @@ static void check_recompute(clv_kernel *k, clv_kernel_args *a, const results *r)
   a->out = NULL;
 }
 
-/* Runs the fused kernel in place: a gradient shares the memory of dout where the kernel allows it.
- */
+/* Runs the fused kernel, in place if the setup says so: a gradient shares the memory of dout where
+ * the kernel allows it. */
 static void check_in_place(const setup *s, memory *m, results *r, float *weight, float *bias) {
   unsigned tail = s->has_add ? CLV_TAIL_ADD | CLV_TAIL_RELU : CLV_TAIL_RELU;
   clv_kernel *k = prepare_kernel(s, CLV_OP_BATCHNORM, tail, s->has_add ? 2 : 1);
@@ -200,7 +200,7 @@ static void check_setup(const setup *s, int nan_input) {
         *bias = allocate_memory(channels * sizeof(float));
   clv_rng_uniform(&(clv_rng_key){.seed = 4}, -1, 1, weight, channels);
   clv_rng_uniform(&(clv_rng_key){.seed = 5}, -1, 1, bias, channels);
-  bias[0] = weight[0] = 0; /* makes outputs of exactly 0, where relu changes */
+  bias[0] = weight[0] = 0; /* makes outputs of exactly 0, where the slope of relu changes */
   memory m = {draw_values(s, 1, nan_input == 1),
               draw_values(s, 2, nan_input == 2),
               draw_values(s, 3, nan_input == 3),
@@ -227,7 +227,8 @@ static void check_setup(const setup *s, int nan_input) {
   free(bias);
 }
 
-/* `make test` tests one kind of values for each setup. */
+/* Each setup runs without NaN and with a NaN in x, the other input or dout; in `make test` with one
+ * of these four. */
 static void fused_batchnorm_gives_the_same_bits(void **state) {
   (void)state;
   static const int blocks[] = {1, 8, 16, 1 | CLV_LAYOUT_CHANNELS_LAST};

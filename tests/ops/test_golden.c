@@ -30,7 +30,7 @@ static void load_tensor(const golden *numbers, const op_case *c, int i, values *
         t.dtype == CLV_I64 ? (double)((const int64_t *)t.data)[j] : ((const float *)t.data)[j];
 }
 
-/* Loads the tensors of a case. Returns how many the row of the op requires. */
+/* Loads the golden tensors of a case. Returns their number, which follows from the op's row. */
 static int load_case(const golden *numbers, const op_case *c, values *s) {
   int n = 0;
   for (int i = 0; i < V_COUNT; i++) {
@@ -41,8 +41,8 @@ static int load_case(const golden *numbers, const op_case *c, values *s) {
   return n;
 }
 
-/* Returns the rounding error of adding gradients to ones: 1 + g has fewer digits of g, so the error
- * is a unit in the last place of 1 for each value. */
+/* Returns the relative rounding error of gradients g that are added to ones: each sum 1 + g is
+ * rounded by about 2^-23. */
 static double compute_rounding_of_sums(const double *g, size_t n) {
   double norm = 0;
   for (size_t i = 0; i < n; i++) norm += g[i] * g[i];
@@ -120,8 +120,8 @@ static void check_op(clv_op op, const golden *numbers, const clv_backend *backen
   if (backend == clv_backend_ref()) assert_int_equal(n_left_out, 0);
 }
 
-/* Compares the shapes that the op's row derives with those of all golden tensors, before any run. A
- * tensor that no case uses belongs to a deleted case, or the row does not know it. */
+/* Compares the shapes that the op's row derives with those of all golden tensors, before any run.
+ * Fails if a golden tensor belongs to no case: its case was deleted, or the row lacks it. */
 static void check_shapes(clv_op op, const golden *numbers) {
   int n_known = 0, n_stored = 0;
   for (int i = 0; i < n_cases; i++) {
@@ -137,13 +137,13 @@ static void check_shapes(clv_op op, const golden *numbers) {
              n_stored, n_known);
 }
 
-/* Attributes that PyTorch's functions do not have. Other tests cover them: test_models for first
+/* Attributes that PyTorch's functions do not have. Other tests cover them: test_models for initial
  * values of parameters, test_packed for packed sequences. */
 static const clv_attr_key attrs_not_in_torch[] = {CLV_ATTR_INIT_STD, CLV_ATTR_INIT_ZERO,
                                                   CLV_ATTR_KAIMING_NORMAL, CLV_ATTR_PACKED,
                                                   CLV_ATTR_FIRST};
 
-/* Asserts that a case of the op sets each attribute. */
+/* Asserts that for each attribute of the op there is a case that sets it. */
 static void check_attributes(clv_op op) {
   uint64_t given_keys = 0;
   for (size_t i = 0; i < CLV_COUNT(attrs_not_in_torch); i++)

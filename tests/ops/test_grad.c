@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Compares every backward function of ref, in double, with central differences of its forward: with
- * L = sum(y dout), dL/dv is (L(v + h) - L(v - h)) / 2h for every input and parameter value v.
+ * L = sum(y * dout), dL/dv is (L(v + h) - L(v - h)) / (2 * h) for each value v of input or
+ * parameter.
  */
 #include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"
@@ -17,8 +18,8 @@ static double compute_objective(const op_case *c, values *s) {
   return sum;
 }
 
-/* Compares the gradient `result` with differences of the values `input_index`, at most 50 of them,
- * evenly spread. */
+/* Compares gradient `result` with central differences over tensor `input_index`, for at most 50
+ * evenly spread values of this tensor. */
 static double check_gradient(const op_case *c, const values *point, int input_index, int result) {
   const double h = 1e-5;
   size_t stride = point->n[input_index] / 50 + 1;
@@ -30,35 +31,36 @@ static double check_gradient(const op_case *c, const values *point, int input_in
   for (size_t i = 0; i < point->n[input_index]; i += stride, n++) {
     double v = point->v[input_index][i];
     s.v[input_index][i] = v + h;
-    double up = compute_objective(c, &s);
+    double loss_above = compute_objective(c, &s);
     s.v[input_index][i] = v - h;
     double loss_below = compute_objective(c, &s);
     s.v[input_index][i] = v;
     analytic[n] = point->v[result][i];
-    numeric[n] = (up - loss_below) / (2 * h);
+    numeric[n] = (loss_above - loss_below) / (2 * h);
   }
   free_values(&s);
-  double distance = compute_distance(analytic, numeric, n), smallest_error = 0;
+  double distance = compute_distance(analytic, numeric, n), max_error = 0;
   for (size_t i = 0; i < n; i++) {
     double error = fabs(analytic[i] - numeric[i]);
-    /* a NaN in `smallest_error` stays, so that the test fails */
-    if (!(error <= smallest_error) && !isnan(smallest_error)) smallest_error = error;
+    /* a NaN in `max_error` stays, so that the test fails */
+    if (!(error <= max_error) && !isnan(max_error)) max_error = error;
   }
   /* If the true gradient is 0 (softmax of one value), only the absolute error is meaningful. */
-  if (!(smallest_error <= 1e-8) && !(distance <= 1e-6))
+  if (!(max_error <= 1e-8) && !(distance <= 1e-6))
     fail_msg("%s: %s is %.2e from central differences", c->name,
              write_value_name(&c->d, result, (char[40]){0}), distance);
-  return smallest_error > 1e-8 ? distance : 0;
+  return max_error > 1e-8 ? distance : 0;
 }
 
-/* True if the case is differentiable. Compared with the golden files alone: ties, the ends of bce's
- * range, and an embedding's padding row, which gets no gradient although outputs depend on it. */
+/* True if the case is differentiable. Other cases are compared with the golden files alone: ties,
+ * the ends of bce's range, and an embedding with a padding row, which gets no gradient although
+ * outputs depend on it. */
 static bool is_differentiable(const op_case *c) {
   return c->is_small && !(c->key_words >> CLV_ATTR_PADDING_IDX & 1) &&
          (c->input_fill == FILL_NORMAL || c->input_fill == FILL_UNIT || c->input_fill == FILL_BIG);
 }
 
-/* Returns the largest distance of any gradient of the case. */
+/* Returns the largest distance of any gradient of the case from its central differences. */
 static double check_case(const op_case *c) {
   values point;
   double max_distance = 0;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Compares the cpu backend with ref, in f32, over the whole table of cases. Also tests what only
- * cpu promises: the same bits whatever layout its neighbours offer, and when it runs again. Ops
- * that may have bf16 factors have them here, whatever the table of choices says.
+ * cpu promises: the same bits whatever layout its neighbours offer, and when it runs again. Here
+ * attention and lstm always round their factors to bf16 if the caller allows it, whatever
+ * kernels/cpu/choices_int.h says.
  */
 #include "kernels/cpu/choices_int.h"
 #include "tests/long.h"
 #include "tests/ops/compare_int.h"
 
-/* Results of ref: those of the case, and those with parameter gradients added to ones, as the
- * second micro-batch adds to the first. */
+/* Indexes of ref's results. ADDED_TO_ONES: parameter gradients are added to ones, as a second
+ * micro-batch adds its gradients to those of the first. */
 enum { WITHOUT_ACCUMULATION, ADDED_TO_ONES, N_EXPECTED };
 
 static void check_gradients_added_to_ones(const op_case *c, int n_threads, const values *want,
@@ -25,7 +26,7 @@ static void check_gradients_added_to_ones(const op_case *c, int n_threads, const
   free_values(&got);
 }
 
-/* Checks a case with a number of threads. Returns false if cpu has no kernel for it. */
+/* Checks a case with n_threads threads. Returns false if cpu has no kernel for it. */
 static bool check_threads(const op_case *c, int n_threads, const values *want,
                           double *max_distance) {
   static const int offers[] = {1, 8, 16, 1};
@@ -51,7 +52,8 @@ static bool check_threads(const op_case *c, int n_threads, const values *want,
   return has_run;
 }
 
-/* Checks a case with one thread, unless it is big, and with two. In `make long` with one always. */
+/* Checks a case with two threads, and with one thread unless the case is big. `make long` checks
+ * big cases with one thread, too. */
 static bool check_case(const op_case *c, double *max_distance) {
   values want[N_EXPECTED];
   int n = c->d.need_dw ? N_EXPECTED : ADDED_TO_ONES;
@@ -83,8 +85,8 @@ static bool has_own_bf16(clv_op op) {
          clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK;
 }
 
-/* Checks a case whose factors are rounded to 8 bits: near ref, and with the same bits for two
- * threads as for one. Returns the largest distance. */
+/* Checks a case whose factors are rounded to bf16 (8 bits): its results must be near ref, and have
+ * the same bits with two threads as with one. Returns the largest distance. */
 static double check_bf16_case(const op_case *c) {
   run_options ref_options = {.backend = clv_backend_ref(), .dtype = CLV_F32};
   run_options o = {.backend = clv_backend_cpu(), .dtype = CLV_F32, .is_bf16 = true, .n_threads = 1};
@@ -112,11 +114,11 @@ static void check_bf16(clv_op op) {
   for (int i = 0; i < n_cases; i++)
     if (cases[i].d.op == op) max_distance = fmax(max_distance, check_bf16_case(&cases[i]));
   print_message("%-16s with bf16 factors: largest distance %.1e\n", clv_op_name(op), max_distance);
-  assert_true(max_distance > 1.0 / 4096); /* the factors are rounded */
+  assert_true(max_distance > 1.0 / 4096); /* shows that the factors were rounded */
 }
 
-/* Fails if cpu leaves a case to ref without saying so, since a backend without kernels would pass
- * every comparison. */
+/* Fails unless the op's file of cases says correctly whether cpu has a kernel for the case. Else a
+ * backend without kernels would pass every comparison. */
 static void check_fallback(const op_case *c, bool has_run) {
   const op_file *f = &files[c->d.op];
   bool has_cpu_kernel =

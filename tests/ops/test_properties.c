@@ -23,7 +23,7 @@ static bool is_equal(double a, double b) { return memcmp(&a, &b, sizeof a) == 0;
 
 /* ---- property maps_zero_to_zero -------------------------------------------------------------- */
 
-/* Returns true if the op makes zeros of zeros in the case. */
+/* Returns true if all outputs of the case are 0 when all inputs are 0. */
 static bool maps_zero_to_zero(const op_case *c) {
   values s;
   bool is_kept = true;
@@ -36,7 +36,7 @@ static bool maps_zero_to_zero(const op_case *c) {
   return is_kept;
 }
 
-/* Compares the row with the cases. is_zero_kept: the op makes zeros of zeros in all cases. */
+/* Compares the op's row with its cases. is_zero_kept: zeros give zeros in all cases. */
 static void check_maps_zero_to_zero(const clv_op_def *def, bool is_zero_kept) {
   if (is_zero_kept != def->maps_zero_to_zero)
     fail_msg("of zeros %s makes %s, but its row says maps_zero_to_zero = %s", def->name,
@@ -45,8 +45,8 @@ static void check_maps_zero_to_zero(const clv_op_def *def, bool is_zero_kept) {
 
 /* ---- property elementwise -------------------------------------------------------------------- */
 
-/* Changes value `at` of input i, which holds no lengths. Only that value of the output may
- * change. */
+/* Changes value `at` of input i, which holds no lengths. Fails if another value of the output
+ * changes than value `at`. */
 static void check_one_value(const op_case *c, const values *unchanged, int i, size_t at) {
   values s;
   allocate_values(&s, &c->d);

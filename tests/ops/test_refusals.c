@@ -14,8 +14,7 @@ static void assert_refused(clv_code code, const clv_err *err, const char *what, 
 
 /* ---- attributes outside their range ---------------------------------------------------------- */
 
-/* Asserts that an attribute with value v is refused by an error that names the op and the
- * attribute. */
+/* Asserts that the op refuses value v of an attribute by an error that names op and attribute. */
 static void assert_value_refused(clv_op op, const clv_attr_row *row, clv_attr_value v,
                                  const char *why) {
   char what[96], part[64];
@@ -60,8 +59,8 @@ static void check_attributes(clv_op op) {
 
 /* ---- wrong numbers and types of inputs ------------------------------------------------------- */
 
-/* Adds the case to a graph with n inputs. retyped_input: index of an input that gets the other
- * type; -1: none. */
+/* Adds the case to a graph with n inputs. retyped_input: index of an input that gets the wrong type
+ * (integers for floats, or floats for integers); -1: none. */
 static clv_code add_to_graph(const op_case *c, int n, int retyped_input, clv_err *err) {
   clv_graph *g;
   int in[CLV_MAX_IN + 1] = {0}, node;

@@ -62,7 +62,7 @@ static double compute_step_distance(const float *before, const float *p, const f
   return distance;
 }
 
-/* Sets the initial values of the moments that the settings use. */
+/* Sets the initial values of the moments that an optimiser with these settings has. */
 static void set_initial_moments(const clv_optim_config *c, size_t n,
                                 float *moments[CLV_OPTIM_MAX_MOMENTS]) {
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
@@ -78,8 +78,8 @@ static double compute_moment_distance(const optim_case *c, int i, const float *m
   return moment ? compute_distance_f32(moment, get_golden_f32(c->name, name, &n), n) : 0;
 }
 
-/* Takes five steps from torch's start. Gradients are halved, and grad_scale 2 must undo that
- * exactly. */
+/* Takes five steps from the parameters with which torch starts. Gradients are halved, and the
+ * factor 2 for gradients must undo that exactly. */
 static void check_optimiser(const clv_backend *b, const optim_case *c) {
   size_t n, n_all_grads, n_equal = 0;
   const float *initial_params = get_golden_f32(c->name, "start", &n);
@@ -116,7 +116,8 @@ static void test_optimisers_match_the_golden_cases(void **state) {
     check_optimiser(get_backend(state), &optim_cases[i]);
 }
 
-/* The second moment must be 1 - beta2 = 0.001; 1 - 0.999f is wrong by 1.3e-5. */
+/* The second moment must be (1 - beta2) * g * g with 1 - beta2 = 0.001; 1 - 0.999f is wrong by
+ * 1.3e-5. */
 static void test_adam_second_moment_keeps_its_precision(void **state) {
   const clv_optim_config adam = {
       .kind = CLV_OPTIM_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
@@ -179,8 +180,8 @@ static void test_add_accumulates_f64_values(void **state) {
 
 /* ---- reorders between memory layouts --------------------------------------------------------- */
 
-/* Reorders between two blocks: every element must be where the formula says, the channel padding
- * zero. */
+/* Reorders an image from channel block `from` to channel block `to`. Asserts the place of every
+ * element, and that the padding of channels is zero. */
 static void check_reorder(const clv_backend *b, const clv_shape *s, int from, int to) {
   size_t n_pixels = (size_t)(s->dim[2] * s->dim[3]), n_channels = (size_t)s->dim[1];
   size_t n = count_elements(s), n_padded = clv_layout_numel(s, to);
@@ -288,7 +289,7 @@ static void test_labels_out_of_range_are_refused(void **state) {
       check_labels(get_backend(state), (clv_op)op, wrong[i]);
 }
 
-/* Checks that attention over 3 steps of 2 samples refuses the length `wrong` of sample 1. */
+/* Checks that attention over 3 steps of 2 samples refuses the length bad_length of sample 1. */
 static void check_lengths(const clv_backend *b, int64_t bad_length) {
   clv_shape x = CLV_SHAPE(2, 3, 2);
   clv_node_desc d = {.op = CLV_OP_ATTENTION,
@@ -359,7 +360,8 @@ static void test_unknown_ops_are_refused(void **state) {
 
 /* ---- masks of dropout ------------------------------------------------------------------------ */
 
-/* Another step, micro-batch, layer or seed must drop other elements, about a share p. */
+/* With another step, micro-batch, layer or seed, dropout must drop other elements, and always about
+ * the share p of all elements. */
 static void test_dropout_mask_depends_on_every_key_field(void **state) {
   enum { N = 4096 };
   clv_shape s = CLV_SHAPE(4, N / 4);

@@ -45,7 +45,7 @@ static clv_code add_tensor(output *o, const char *prefix, const clv_param *p, co
   return CLV_OK;
 }
 
-/* Copies a tensor, which must exist with this type and shape. */
+/* Copies a tensor from the file, which must have it with this type and shape. */
 static clv_code copy_tensor(const clv_weights_file *f, const char *name, clv_dtype dtype,
                             const clv_shape *shape, void *to, clv_err *err) {
   clv_weights_want want = {name, dtype, *shape, false};
@@ -55,7 +55,7 @@ static clv_code copy_tensor(const clv_weights_file *f, const char *name, clv_dty
   return CLV_OK;
 }
 
-/* Describes each input as the file has it, and reads its values. */
+/* Describes each input by its type and shape in the file, and reads its values. */
 static clv_code read_inputs(model *m, const clv_weights_file *f, char *const *names, int n,
                             clv_err *err) {
   for (int i = 0; i < n; i++) {
@@ -75,7 +75,7 @@ static clv_code read_inputs(model *m, const clv_weights_file *f, char *const *na
   return CLV_OK;
 }
 
-/* Reads the model into a session of one stage, which has all layers. */
+/* Reads the model file as a session of one stage, which has all layers. */
 static clv_code make_graph(model *m, const char *path, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes yaml = {0}, text = {0};
@@ -123,7 +123,7 @@ static clv_code open_model(char *const *argv, int n, const clv_weights_file *f, 
   return clv_alloc(m->params->gradient_bytes + 1, 1, &m->gradient_block, err);
 }
 
-/* Adds the gradient of each tied parameter to its owner's. */
+/* Adds the gradient of each tied parameter to that of the parameter with which it shares values. */
 static void add_tied_gradients(model *m) {
   for (int i = 0; i < m->params->n_ties; i++) {
     const clv_tie *t = &m->params->ties[i];

@@ -115,7 +115,7 @@ static clv_code open_model(char *const *argv, model *m, clv_err *err) {
 
 /* ---- a training step ------------------------------------------------------------------------- */
 
-/* Copies a tensor, which must exist with this type and shape. */
+/* Copies a tensor from the file, which must have it with this type and shape. */
 static clv_code copy_tensor(const clv_weights_file *f, const char *prefix, const char *name,
                             clv_dtype dtype, const clv_shape *shape, void *to, clv_err *err) {
   char full[160];
@@ -143,7 +143,7 @@ static clv_code add_all_tensors(output *to, const char *prefix, const model *m, 
   return CLV_OK;
 }
 
-/* Adds the gradient of each tied parameter to its owner's. */
+/* Adds the gradient of each tied parameter to that of the parameter with which it shares values. */
 static void add_tied_gradients(model *m) {
   for (int i = 0; i < m->params->n_ties; i++) {
     const clv_tie *t = &m->params->ties[i];
@@ -167,8 +167,8 @@ static clv_code run_forward_and_backward(model *m, uint64_t version, clv_err *er
   return clv_plan_call_get(m->plan, &m->call, err);
 }
 
-/* Runs a step of the optimiser over the block of parameters. Copies the values of `before` to the
- * moments first. */
+/* Runs a step of the optimiser over all parameters. First copies the optimiser's step count and
+ * moments from the file. */
 static clv_code run_optimizer_step(model *m, const clv_weights_file *f, clv_err *err) {
   clv_shape one = CLV_SHAPE(1);
   CLV_TRY(copy_tensor(f, "", "step", CLV_I64, &one, clv_optim_step_count(m->optimizer), err));

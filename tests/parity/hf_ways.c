@@ -27,17 +27,17 @@ typedef struct output {
   size_t n;
 } output;
 
-/* The records of IN, and the model without its values. */
+/* The file IN with its records, and the model's graph without values of parameters. */
 typedef struct model {
   const clv_weights_file *file;
   clv_graph *graph;
   uint32_t n_layers;
-  int64_t n_records, n_positions; /* n_positions: of a padded record; 0: images */
+  int64_t n_records, n_positions; /* n_positions: length of a padded record; 0: images */
   const int64_t *lengths;         /* [n_records]; NULL: the model reads none */
 } model;
 
-/* One part of the model in one way. It is not freed before the program ends, because `output`
- * points to it. */
+/* One part of the model in one of its ways: padded, packed or in f64. It is not freed before the
+ * program ends, because `output` points to it. */
 typedef struct part {
   clv_graph *graph;
   clv_params *params;
@@ -47,7 +47,8 @@ typedef struct part {
   bool is_packed;
   /* a packed part: which inputs, and whether y, have a row for each position */
   bool in_has_positions[CLV_MAX_INPUTS], y_has_positions;
-  void *in[CLV_MAX_INPUTS], *din[CLV_MAX_INPUTS]; /* din[0]: only of a part behind a cut */
+  /* din[0]: gradient of in[0], in a part behind a cut */
+  void *in[CLV_MAX_INPUTS], *din[CLV_MAX_INPUTS];
   int n_in;
   char *parameter_block, *gradient_block, *y, *dy;
   size_t y_bytes;
@@ -63,7 +64,7 @@ static clv_code find_tensor(const clv_weights_file *f, const char *prefix, const
   return *ret ? CLV_OK : clv_fail(err, CLV_NOT_FOUND, "no tensor %s", full);
 }
 
-/* Copies `n` values, and makes floats wider for a part in f64. */
+/* Copies `n` values. For a part in f64, converts f32 to f64. */
 static void copy_values(clv_dtype dtype, const void *from, clv_dtype from_dtype, size_t n,
                         void *to) {
   if (from_dtype == dtype || from_dtype == CLV_I64) {
@@ -73,8 +74,8 @@ static void copy_values(clv_dtype dtype, const void *from, clv_dtype from_dtype,
   for (size_t i = 0; i < n; i++) ((double *)to)[i] = (double)((const float *)from)[i];
 }
 
-/* Copies a tensor [N, S, ...] or [N, ...] of records. Of a tensor [N, S, ...] a packed part gets
- * only the rows of positions that are no padding. */
+/* Copies a tensor [N, S, ...] or [N, ...] of records. has_rows: a packed part gets only the rows
+ * [S] of positions that are no padding. */
 static void copy_records(const model *m, const part *p, const clv_weights_entry *e, bool has_rows,
                          void *to) {
   size_t size = e->dtype == CLV_F32 ? sizeof(float) : sizeof(int64_t);
@@ -93,8 +94,8 @@ static void copy_records(const model *m, const part *p, const clv_weights_entry 
 
 /* ---- making and running a part of the model -------------------------------------------------- */
 
-/* Notes which values have positions, and makes the graph as a node loads it, which knows only the
- * numbers of rows. */
+/* Records which values have a row for each position. Then clears max_positions, because the graph
+ * that a node loads has only numbers of rows. */
 static void strip_positions(part *p) {
   int k = 0;
   p->y_has_positions = p->graph->nodes[p->graph->output_node].max_positions > 0;
@@ -117,7 +118,7 @@ static clv_code allocate_inputs(part *p, clv_err *err) {
   return CLV_OK;
 }
 
-/* Sets the addresses of tied parameters whose values are in the part before the cut. */
+/* Sets the addresses of tied parameters whose values are in `front`, the part before the cut. */
 static clv_code find_tied_values(part *p, const part *front, clv_err *err) {
   for (int i = 0; i < p->params->n_ties; i++) {
     clv_tie *t = &p->params->ties[i];
@@ -131,7 +132,7 @@ static clv_code find_tied_values(part *p, const part *front, clv_err *err) {
   return CLV_OK;
 }
 
-/* Makes a part of a copy of the graph. front: the part before the cut; NULL: none. */
+/* Makes a part that runs a copy of the graph. front: the part before the cut; NULL: none. */
 static clv_code make_part(const model *m, const clv_graph *from, clv_dtype dtype, bool is_packed,
                           const part *front, part *p, clv_err *err) {
   clv_plan_options o = {.backend = clv_backend_cpu(),
@@ -166,7 +167,8 @@ static clv_code make_part(const model *m, const clv_graph *from, clv_dtype dtype
   return front ? clv_alloc(front->y_bytes, 1, &p->din[0], err) : CLV_OK;
 }
 
-/* Fills the inputs, except that of the cut, and dy, of which a part before a cut has none. */
+/* Fills the part's inputs and dy from the file, except the values that another part computes: the
+ * first input of a part behind a cut, and dy of a part before a cut. */
 static clv_code fill_records(const model *m, part *p, bool is_front, bool is_back, clv_err *err) {
   const clv_weights_entry *e;
   for (int i = 0, k = 0; i < p->graph->n_nodes; i++) {
@@ -196,8 +198,8 @@ static clv_code run_backward(part *p, clv_err *err) {
 
 /* ---- running the model as two parts ---------------------------------------------------------- */
 
-/* Returns the gradient of a parameter. name: of the parameter, or of one that is tied to it. NULL:
- * the part has neither. */
+/* Returns the gradient of the parameter `name`, or of the tied parameter `name`. NULL: the part has
+ * neither. */
 static const char *find_gradient(const part *p, const char *name) {
   const clv_param *q = clv_params_find(p->params, name);
   for (int i = 0; !q && i < p->params->n_ties; i++)
@@ -214,7 +216,8 @@ static clv_code compare_gradient(const part *whole, const part *front, const par
   return clv_fail(err, CLV_INTERNAL, "the gradient of %s has other bits", of->name);
 }
 
-/* Runs the model g as two parts, cut behind `layer`, and compares them with one part. */
+/* Runs the graph g as two parts, cut behind `layer`. Fails unless output and gradients have the
+ * bits of `whole`, which is one part. */
 static clv_code compare_cut(const model *m, const clv_graph *g, const part *whole, uint32_t layer,
                             clv_err *err) {
   part front, back;
@@ -240,7 +243,7 @@ static clv_code compare_cut(const model *m, const clv_graph *g, const part *whol
   return CLV_OK;
 }
 
-/* Compares at most MAX_CUTS cuts. *n_cuts counts them. */
+/* Compares two parts with the whole at MAX_CUTS cuts at most. Adds their number to *n_cuts. */
 static clv_code compare_cuts(const model *m, const clv_graph *g, const part *whole, int seed,
                              int *n_cuts, clv_err *err) {
   uint32_t cuts[CLV_MAX_NODES];
@@ -257,7 +260,7 @@ static clv_code compare_cuts(const model *m, const clv_graph *g, const part *who
 
 /* ---- results that are written to OUT --------------------------------------------------------- */
 
-/* Adds the gradient of each tied parameter to its owner's. */
+/* Adds the gradient of each tied parameter to that of the parameter with which it shares values. */
 static void add_tied_gradients(part *p) {
   for (int i = 0; i < p->params->n_ties; i++) {
     const clv_tie *t = &p->params->ties[i];

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prints a line of token ids for each file: print_tokens VOCABULARY lower|cased|--ends|--lines
- * auto|keep|strip FILE... --ends: adds the special tokens before and after a text. --lines: prints
- * a line for each line of the files.
+ * Prints a line of token ids for each file:
+ *
+ *   print_tokens VOCABULARY lower|cased|--ends|--lines auto|keep|strip FILE...
+ *
+ * cased: keeps upper case. --ends: adds the special tokens before and after a text. --lines: prints
+ * a line for each line of the files. keep, strip: keeps or removes accents; auto: removes them only
+ * if the text is converted to lower case.
  */
 #include <stdio.h>
 #include <string.h>

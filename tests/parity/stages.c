@@ -35,7 +35,7 @@ static clv_code add_tensor(output *o, const char *prefix, const char *name, clv_
   return CLV_OK;
 }
 
-/* Copies a tensor, which must exist with this type and shape. */
+/* Copies a tensor from the file, which must have it with this type and shape. */
 static clv_code copy_tensor(const clv_weights_file *f, const char *name, clv_dtype dtype,
                             const clv_shape *shape, void *to, clv_err *err) {
   clv_weights_want want = {name, dtype, *shape, false};
@@ -118,7 +118,7 @@ static clv_code run_part(part *p, int index, const clv_weights_file *f, output *
   return CLV_OK;
 }
 
-/* Reads the model into a session with these ranges of layers. */
+/* Reads `model` as a session whose stages are these ranges of layers. */
 static clv_code read_model(const char *model, char *const *ranges, int n, const clv_shape *in,
                            clv_graph **ret, uint32_t *first, uint32_t *last, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;

@@ -4,8 +4,8 @@
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* Shape of an operand x, w or y: [n_outer, n_channels, n_positions]. Outer: sample, or output
- * channel of w. Position: one pixel of an image or of a kernel. */
+/* Shape of an operand x, w or y: [n_outer, n_channels, n_positions]. n_outer counts samples, or
+ * output channels of w. n_positions counts pixels of an image, or of a kernel. */
 typedef struct extents {
   size_t n_outer, n_channels, n_positions;
 } extents;

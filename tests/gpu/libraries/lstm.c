@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Computes LSTMs for the simulated device, by cuDNN's conventions. The weight space has first the
- * matrices of all layers, then their biases. A forward writes a reserve, which backward_data and
- * then backward_weight read. Gradients of weights are added to their present values. Between two
- * parameters is a value that belongs to no parameter.
+ * matrices of all layers, then their biases. A forward writes the reserve, a buffer which the
+ * backward for the data and then the backward for the weights read. Gradients of weights are added
+ * to their present values. Between two parameters is a value that belongs to no parameter.
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* The reserve is the buffer that cuDNN's forward leaves for the backward. Its first element says
- * which passes have run: FORWARD_DONE or DATA_DONE. The rows of sim_lstm begin at element
- * RESERVE_ROWS, and the gate gradients follow them. */
+/* The reserve is the buffer that cuDNN's forward leaves for the backward. The first element of the
+ * reserve says which passes have run: FORWARD_DONE or DATA_DONE. The rows of sim_lstm begin at
+ * element RESERVE_ROWS, and the gate gradients follow them. */
 enum { FORWARD_DONE = 1, DATA_DONE = 2 };
 enum { RESERVE_ROWS = 16 };
 
@@ -38,14 +38,14 @@ void sim_lstm_compute_space(const clv_cuda_lstm_desc *d, clv_cuda_lstm_space *re
 
 /* ---- conversion to doubles and back ---------------------------------------------------------- */
 
-/* Returns the number of values of a parameter. The space between parameters is never read. */
+/* Returns the number of values of a parameter. Space between parameters is not counted. */
 static int64_t count_values(const clv_cuda_lstm_desc *d, int layer, int parameter) {
   if (parameter > 1) return d->bias ? 4 * d->h : 0;
   return 4 * d->h * (parameter || layer ? d->h : d->f);
 }
 
-/* Returns how weights and x are rounded: with TF32, to TF32. Values that a layer passes to the next
- * layer are never rounded. */
+/* Returns the type to which weights and x are rounded: TF32 if the LSTM may use it, else f32.
+ * Values that a layer passes to the next layer are never rounded. */
 static clv_cuda_math get_math(const clv_cuda_lstm_desc *d) {
   return d->tf32 ? CLV_CUDA_TF32 : CLV_CUDA_F32;
 }

@@ -4,8 +4,8 @@
  */
 #include "tests/gpu/sim/sim_int.h"
 
-/* Returns A, or A transposed, [rows, columns], as doubles in column-major order. ld: leading
- * dimension of A. */
+/* Returns the matrix a, transposed if is_transposed is set, as doubles [rows, columns] in
+ * column-major order. ld: leading dimension of a. */
 static double *read_matrix(clv_cuda_math math, const void *a, bool is_transposed, int64_t ld,
                            int64_t rows, int64_t columns) {
   double *doubles = sim_allocate_fresh((size_t)(rows * columns) * sizeof *doubles);

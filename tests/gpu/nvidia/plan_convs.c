@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finds cuDNN's plans for every convolution of ResNet50, and for kinds of convolutions that
- * ResNet50 lacks, on a device that is only described. Also tests whether cuDNN accepts descriptions
- * of LSTMs.
+ * ResNet50 lacks, on a device of which only a description is needed. Also tests whether cuDNN
+ * accepts descriptions of LSTMs.
  *
  * usage: plan_convs DEVICE.json|here [BATCH]
  *
@@ -21,7 +21,7 @@
 
 enum { NO_CUDNN = 77 };
 
-/* Kept plans by key. They are kept in memory, whereas the product keeps plans in files. */
+/* Plans that were found, with their keys, in memory. The product keeps plans in files. */
 enum { MAX_KEPT_PLANS = 512 };
 static struct { clv_bytes key, text; } kept_plans[MAX_KEPT_PLANS];
 static size_t n_kept_plans, n_found;
@@ -75,7 +75,7 @@ static void plan_conv(const clv_cuda_conv_desc *d, float beta) {
            clv_format_size(plan_info.workspace, workspace_text, sizeof workspace_text));
 }
 
-/* Plans the convolution of a window in every type of numbers and every pass. */
+/* Plans a convolution with this window in every type of numbers and every pass. */
 static void plan_window_passes(const clv_window *w, int64_t groups) {
   clv_cuda_conv_desc d = {.groups = groups, .window = *w};
   for (int math = CLV_CUDA_F32; math <= CLV_CUDA_BF16; math++)

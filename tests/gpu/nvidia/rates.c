@@ -5,8 +5,8 @@
  *
  * usage: rates [DEVICE]
  *
- * Prints a line of JSON for each. CLEAVE_CUDA_FOLDERS as for on_device. Exits with 77 if there is
- * no device.
+ * Prints a line of JSON for each rate. CLEAVE_CUDA_FOLDERS: see on_device.c. Exits with 77 if there
+ * is no device.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,8 +77,8 @@ static int compare_doubles(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Prints the median rate of ROUNDS measurements, after one that is not counted. work_per_time:
- * amount of `unit` of one execution. */
+/* Prints the median rate of ROUNDS measurements, after one that is not counted. work_per_time: work
+ * of one execution, in the unit of the rate. */
 static void print_median(bench *m, const char *label, operation *f, int n_times,
                          double work_per_time, const char *unit) {
   double s[ROUNDS];
@@ -141,7 +141,7 @@ static void open_bench(bench *m) {
   must_succeed(m->v->event_new(m->device, true, &m->end_event, &err), &err);
   for (size_t i = 0; i < CLV_COUNT(buffers); i++) {
     must_succeed(m->v->allocate(m->s, m->bytes, &p, &err), &err);
-    /* the bytes 0x3c are a float of about 0.01 */
+    /* a float with the bytes 0x3c is about 0.01 */
     must_succeed(m->v->fill(m->s, p, 0x3c, m->bytes, &err), &err);
     *buffers[i] = p;
   }

@@ -2,7 +2,7 @@
  *
  * Runs one use of the simulated device, wrong or right: plants NAME SEED. The simulation must end
  * the process with a report of the fault if the use is wrong; otherwise the exit code is 0.
- * tests/gpu/plants/test_plants.py says what each fault must be reported as.
+ * tests/gpu/plants/test_plants.py has the report that is expected for each fault.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,8 @@
 #include "tests/gpu/sim.h"
 
 static const clv_vendor *v;
-/* first_stream, second_stream: streams of the first device; other_device_stream: of the second */
+/* first_stream, second_stream: streams of the first device; other_device_stream: stream of the
+ * second device */
 static clv_gpu first_stream, second_stream, other_device_stream = {.device = 1};
 /* x and y: memory of the first device; peer_memory: memory of the second device */
 static float *x, *y, *peer_memory;
@@ -76,8 +77,8 @@ static void omit_event(void) {
   must(plant_add(&second_stream, x, y, &err));
 }
 
-/* As omit_event, but x was written before, so only the missing order can show the fault and not a
- * read of undefined memory. */
+/* Fault: like omit_event, but x had values before. So the fault shows only by the missing order of
+ * the two streams, and not by a read of undefined memory. */
 static void read_old_values(void) {
   must(plant_write(&first_stream, x, &err));
   must(v->stream_finish(first_stream.stream, &err));
@@ -133,7 +134,8 @@ static void change_memory_during_copy(void) {
 
 static void leak_memory(void) {
   wait_for_all_streams();
-  /* seven objects are left: three streams, three blocks of device memory, one of host memory */
+  /* seven objects are left: three streams, three blocks of device memory, one block of host
+   * memory */
   exit(clv_sim_count_leaks() == 7 ? 4 : 0);
 }
 

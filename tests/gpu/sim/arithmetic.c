@@ -52,15 +52,15 @@ void sim_compute_product(const sim_product *p) {
 
 /* ---- convolutions, as sums over weights ------------------------------------------------------ */
 
-/* The products of one weight w with a row of an image: y[i] += w x[i * stride] for i < n, or the
+/* The products of one weight w with a row of an image: y[i] += w * x[i * stride] for i < n, or the
  * gradient of x or w of this formula. */
 typedef struct row {
   double *x, *w, *y;
   int64_t n, stride;
 } row;
 
-/* find_first_output and find_end_of_outputs bound the outputs whose input, at position `offset` of
- * the window, is inside the image: first <= index < end. */
+/* find_first_output and find_end_of_outputs return the range of outputs (first <= index < end)
+ * whose input, at position `offset` of the window, is inside the image. */
 static int64_t find_first_output(int64_t stride, int64_t pad, int64_t offset) {
   int64_t position = pad - offset;
   return position > 0 ? (position + stride - 1) / stride : 0;

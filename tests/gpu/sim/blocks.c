@@ -22,14 +22,15 @@ typedef struct sim_thread {
   sim_fibre *fibre;
   thread_state state;
   unsigned index;
-  const char *waiting_for; /* name of what the thread waits for */
+  /* place in the source of the barrier or shuffle where the thread waits */
+  const char *waiting_for;
   uint64_t shuffle_bits; /* value that the thread passes to a shuffle, then the value it receives */
   unsigned lane_mask, source_lane;
 } sim_thread;
 
 /* Marks by which the accesses before a barrier, or shuffle, are ordered before those after it. Two
  * marks are used in turn, because one thread may reach the next barrier before the last thread has
- * left this one. */
+ * left the present one. */
 typedef struct sim_meeting {
   char place_marks[2];
   unsigned round_number;
@@ -60,8 +61,8 @@ struct sim_launch {
   sim_group *running_groups[SIM_MAX_RUNNING_BLOCKS];
   int n_groups, max_groups;
   sim_fibres *spare_fibres, ended_fibres;
-  /* their addresses identify this launch for sim_order_before and sim_order_after; the values are
-   * unused */
+  /* the addresses of these marks identify the launch for sim_order_before and sim_order_after;
+   * their values are unused */
   char begin_mark, end_mark;
   /* offset of each argument from the start of the struct; the arguments follow */
   size_t argument_offsets[];
@@ -249,7 +250,7 @@ static void complete_barrier(sim_group *g) {
   g->n_waiting = 0;
 }
 
-/* Sets up the thread-local values that each thread of the block uses. */
+/* Sets the thread-local values that all threads of the block share, such as block_index. */
 static void enter_group(const sim_group *g) {
   const clv_cuda_launch *l = &g->launch->l;
   block_index = g->block_index;

@@ -15,7 +15,8 @@
 
 #include "tests/gpu/sim/sim_int.h"
 
-/* states of a byte, as bits: DEFINED includes UNDEFINED, so a state is added by an atomic OR */
+/* States of a byte of device memory, as bits; NOTHING: not accessible. DEFINED includes the bit of
+ * UNDEFINED, so that an atomic OR can change UNDEFINED to DEFINED. */
 enum { NOTHING, UNDEFINED, DEFINED = 3 };
 
 static unsigned char *states; /* [SIM_REGION] state of each byte of device memory */
@@ -118,7 +119,8 @@ static inline void check_access(const void *p, size_t bytes, bool is_write) {
   if (!is_certainly_allowed(p, bytes, is_write)) check_slowly(p, bytes, is_write);
 }
 
-/* Defines the checks of a load or a store of 1, 2, 4, 8 or 16 bytes, and of any number. */
+/* The compiler calls these functions for a load or a store: CHECKS(n) defines those for n bytes,
+ * loadN and storeN are for any number of bytes. */
 #define CHECKS(n)                                                             \
   void __asan_load##n##_noabort(const void *p);                               \
   void __asan_store##n##_noabort(const void *p);                              \
@@ -136,8 +138,8 @@ void __asan_handle_no_return(void);
 void __asan_before_dynamic_init(const char *file);
 void __asan_after_dynamic_init(void);
 
-/* Checks each byte of a range by itself, unless the whole range is in one object of the host, as in
- * most calls, which copy arguments. */
+/* Checks each byte of a range by itself, unless the whole range is in one object of the host. Most
+ * ranges are in one object, because they are copies of arguments. */
 static void check_range_pieces(const char *p, size_t bytes, bool is_write) {
   if (!sim_memory_is_device(p) && sim_launch_may_touch(p, bytes, is_write)) return;
   for (size_t i = 0; i < bytes; i++) check_access(p + i, 1, is_write);
@@ -147,8 +149,8 @@ void __asan_loadN_noabort(const void *p, size_t bytes) { check_range_pieces(p, b
 void __asan_storeN_noabort(const void *p, size_t bytes) { check_range_pieces(p, bytes, true); }
 void __asan_handle_no_return(void) {}
 
-/* First members of the data that the checks of -fsanitize=alignment pass: a position in the
- * source. */
+/* Position in the source: the first members of the struct that the compiler passes to the checks of
+ * -fsanitize=alignment. */
 typedef struct source_place {
   const char *file_name;
   uint32_t line, column;

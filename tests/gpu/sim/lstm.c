@@ -16,7 +16,8 @@ static double *get_parameter(const sim_lstm *l, double *space, int layer, int pa
   return parameter < (l->d->bias ? 4 : 2) ? space + l->space->param_index[layer][parameter] : NULL;
 }
 
-/* Returns row `row` (i, f, g, o, c or h) of step t of sample n. */
+/* Returns row `row` of step t of sample n: a gate (i, f, g or o), the cell state c or the hidden
+ * state h. */
 static double *get_row(const sim_lstm *l, int layer, int64_t n, int64_t t, int row) {
   return l->row_values + ((((int64_t)layer * l->d->n + n) * l->d->t + t) * ROWS + row) * l->d->h;
 }
@@ -37,7 +38,7 @@ static double compute_dot_product(const double *a, const double *b, int64_t n) {
 
 /* ---- forward of the LSTM --------------------------------------------------------------------- */
 
-/* Returns value r of the four gates of a step, before the activations. */
+/* Returns value r of the four gates of a step, [4 h], before the activations. */
 static double compute_gate(const sim_lstm *l, int layer, int64_t n, int64_t t, int64_t r) {
   int64_t width = get_width(l, layer), h = l->d->h;
   const double *bias = get_parameter(l, l->weights, layer, B_IN);
@@ -76,7 +77,7 @@ const double *sim_lstm_write_output(const sim_lstm *l, int64_t n, int64_t t) {
 /* ---- backward of the LSTM -------------------------------------------------------------------- */
 
 /* Computes the gradients of one step. dh_from_above: gradient of the step's h from the layer above;
- * dc [h] is carried from step to step. */
+ * dc [h]: gradient of the cell state, carried from step to step. */
 static void run_step_backward(const sim_lstm *l, int layer, int64_t n, int64_t t,
                               const double *dh_from_above, double *dc) {
   int64_t h = l->d->h;

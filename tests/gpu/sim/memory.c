@@ -12,20 +12,22 @@
 
 #include "tests/gpu/sim/sim_int.h"
 
-/* so many bytes of freed memory keep their pages, filled with 0xFF, so that a later read shows */
+/* Number of bytes of freed memory that keep their pages, filled with 0xFF, so that a later read of
+ * freed memory shows. */
 #define MAX_KEPT_BYTES ((size_t)1 << 20)
 enum { ALIGNED = 256, PAGE = 4096, GAP_BYTE = 0xC5 };
 
 char *sim_region = (char *)(UINTPTR_MAX - SIM_REGION);
-static char *allocated_end; /* end of the allocated part; NULL until memory is mapped */
-static sim_block *blocks;   /* allocations of device memory, sorted by address */
+/* end of the allocated part of the region; NULL until the region is mapped */
+static char *allocated_end;
+static sim_block *blocks; /* allocations of device memory, sorted by address */
 static size_t n_blocks, cap_blocks;
 static size_t first_mapped; /* index of the first block whose pages are not yet released */
 /* kept_bytes: size of the list of freed blocks whose pages are not released; oldest_freed,
  * newest_freed: ends of that list */
 static size_t kept_bytes, oldest_freed, newest_freed;
 static size_t used_bytes[SIM_MAX_DEVICES]; /* [device] bytes that are allocated */
-/* calls of sim_memory_allow_access minus calls of sim_memory_forbid_access */
+/* number of calls of sim_memory_allow_access without a later sim_memory_forbid_access */
 static int access_depth;
 /* Protection key of the device memory: a processor feature by which each thread changes its access
  * to the memory without a system call. -1: the processor has no such keys, so the access rights of
@@ -144,7 +146,7 @@ static void check_gap(const sim_block *b) {
     }
 }
 
-/* Returns the pages that only block b uses to the system. */
+/* Gives those pages that only block b uses back to the operating system. */
 static void release_pages(sim_block *b) {
   char *first_page = get_page(b->p + PAGE - 1), *end_page = get_page(b->p + b->bytes + get_gap(b));
   b->are_pages_released = true;
@@ -223,7 +225,7 @@ typedef struct host_block {
 } host_block;
 
 static host_block *host_blocks;
-/* blocks kept for reuse: the next allocation of the same size gets one */
+/* freed blocks of page-locked memory; the next allocation of the same size reuses one */
 static host_block *free_host_blocks;
 
 static host_block *find_freed_block(size_t bytes) {

@@ -18,14 +18,14 @@ typedef struct sim_order sim_order;
 
 sim_order *sim_order_new(void);
 void sim_order_free(sim_order *o);
-/* Makes o the current thread for thread sanitizer. Returns the previous one. */
+/* Makes o the current thread for thread sanitizer. Returns the previous thread. */
 sim_order *sim_order_enter_stream(sim_order *o);
 /* Release and acquire of thread sanitizer: everything before sim_order_release(place) happens
  * before everything after a later sim_order_acquire(place). */
 void sim_order_release(void *place);
 void sim_order_acquire(void *place);
-/* sim_order_before orders all accesses before it before those after a later sim_order_after with
- * this place. Both do nothing in builds without a sanitizer. */
+/* sim_order_before orders all earlier accesses before those that follow a later sim_order_after
+ * with the same place. Both do nothing in builds without a sanitizer. */
 static inline void sim_order_before(void *place) {
   if (CLV_SANITIZED) sim_order_release(place);
 }
@@ -35,11 +35,11 @@ static inline void sim_order_after(void *place) {
 
 /* ---- memory whose use the sanitizers check --------------------------------------------------- */
 
-/* Allocates memory without any recorded access. All bytes are 0xFF, and count as never written. */
+/* Allocates memory without any recorded access. All bytes are 0xFF and count as never written. */
 void *sim_allocate_fresh(size_t bytes);
 void sim_free_fresh(void *p);
-void sim_make_undefined(void *p,
-                        size_t bytes); /* fills with 0xFF; reading such a value is reported */
+/* fills the bytes with 0xFF; a read of such a byte is reported */
+void sim_make_undefined(void *p, size_t bytes);
 void sim_poison(const void *p, size_t bytes);
 void sim_unpoison(const void *p, size_t bytes);
 bool sim_can_poison(void); /* true if address sanitizer guards the memory */
@@ -48,9 +48,9 @@ bool sim_can_poison(void); /* true if address sanitizer guards the memory */
 
 typedef struct sim_fibre {
   struct sim_fibre *next;
-  void *sp; /* saved stack pointer of the fibre; while the fibre runs: of its caller */
+  void *sp; /* saved stack pointer of the fibre; while the fibre runs, that of its caller */
   char *stack;
-  /* number of the fibre, from which the offset of its first stack frame in `stack` follows */
+  /* number of the fibre; the offset in `stack` at which its first stack frame lies depends on it */
   size_t stack_index;
   sim_order *thread_order, *caller_thread_order;
   void *fake_stack; /* address sanitizer's fake stack */
@@ -62,17 +62,17 @@ typedef struct sim_fibre {
 
 enum { SIM_STACK = 64 << 10 };
 
-/* A pool of fibres for reuse, because thread sanitizer takes long to create one. Without thread
- * sanitizer all streams share one pool. */
+/* A pool of ended fibres for reuse, because thread sanitizer takes long to create a fibre. Without
+ * thread sanitizer all streams share one pool. */
 enum { SIM_MAX_FIBRES = 1024 };
 typedef struct sim_fibres {
   sim_fibre *fibres[SIM_MAX_FIBRES];
   int n;
 } sim_fibres;
 
-/* Returns a fibre that runs work(arg) when it is entered, and then leaves. If the fibre is one of
- * *spare, its earlier work is ordered before the new work. sim_fibre_keep_spare returns the fibre
- * to a pool. */
+/* Returns a fibre that runs work(arg) when it is entered. The fibre may come from the pool *spare;
+ * then its earlier work is ordered before the new work. sim_fibre_keep_spare returns the fibre to a
+ * pool. */
 sim_fibre *sim_fibre_get_spare(sim_fibres *spare, void (*work)(void *), void *arg);
 void sim_fibre_keep_spare(sim_fibres *ended, sim_fibre *f);
 void sim_fibre_free_unfinished(sim_fibre *f); /* frees a fibre whose function has not returned */
@@ -82,8 +82,9 @@ extern sim_fibre *sim_running_fibre;
 /* switches stacks and reports the switch to the sanitizers */
 void sim_fibre_switch(sim_fibre *f, bool is_entering);
 
-/* Switches to the stack saved at *at and saves the current one there. All registers are declared
- * clobbered, and the 128 bytes of red zone below the stack pointer are skipped. */
+/* Switches to the stack whose pointer is in *at and saves the current stack pointer there. All
+ * registers are declared clobbered, and the 128 bytes of red zone below the stack pointer are
+ * skipped. */
 static inline void sim_fibre_jump(void **at) {
   __asm__ volatile(
       "leaq -128(%%rsp), %%rsp\n leaq 1f(%%rip), %%rax\n"
@@ -98,7 +99,7 @@ static inline void sim_fibre_jump(void **at) {
         "xmm12", "xmm13", "xmm14", "xmm15", "cc", "memory");
 }
 
-/* Runs the fibre until it leaves. */
+/* Runs the fibre until it calls sim_fibre_leave. */
 static inline void sim_fibre_enter(sim_fibre *f) {
   sim_fibre *previous = sim_running_fibre;
   sim_running_fibre = f;

@@ -23,10 +23,10 @@ void sim_call_stack_capture(sim_call_stack *ret) {
 static int find_program_base(struct dl_phdr_info *info, size_t size, void *ret) {
   (void)size;
   *(uintptr_t *)ret = info->dlpi_addr;
-  return 1; /* the first object is the program */
+  return 1; /* ends the search: the first object is the program */
 }
 
-/* Prints the stack by addr2line; without that program, as addresses. */
+/* Prints the stack as lines of the source; if the program addr2line is missing, as addresses. */
 void sim_call_stack_print(const sim_call_stack *stack) {
   char program[32], text[CLV_COUNT(stack->at)][24], *args[8 + CLV_COUNT(stack->at)];
   uintptr_t base = 0;

@@ -38,7 +38,7 @@ void sim_call_stack_capture(sim_call_stack *ret);
 void sim_call_stack_print(const sim_call_stack *call_stack);
 /* Prints the text, the position and the stack, and exits. */
 void sim_report_fault(const char *format, ...) CLV_PRINTF(1, 2) __attribute__((noreturn));
-void sim_handle_faults(void); /* installs handlers of SIGSEGV and SIGBUS */
+void sim_handle_faults(void); /* installs handlers of SIGSEGV and SIGBUS, which report a fault */
 
 /* ---- memory of devices and of the host (memory.c) -------------------------------------------- */
 
@@ -52,12 +52,12 @@ typedef struct sim_block {
   int device;
   /* is_freed_on_stream: the stream has reached the point where the host freed it */
   bool is_freed_by_host, is_freed_on_stream, are_pages_released;
-  size_t next_freed_block; /* index of the block that was freed next */
+  size_t next_freed_block; /* index of the block that was freed after this one */
   sim_call_stack call_stack, free_call_stack;
 } sim_block;
 
-/* Make device memory accessible to the calling host thread, and inaccessible again; may be
- * nested. */
+/* sim_memory_allow_access makes device memory accessible to the calling host thread, and
+ * sim_memory_forbid_access makes it inaccessible again; pairs of calls may be nested. */
 void sim_memory_allow_access(void);
 void sim_memory_forbid_access(void);
 /* lowest address of device memory; until device memory is mapped, an address above all others */
@@ -77,8 +77,8 @@ sim_block *sim_memory_find(const void *p); /* allocation that contains p or ends
  * what: names the bytes in the report. */
 void sim_memory_check(int device, const void *p, size_t bytes, const char *what);
 
-/* Ends the test with a report if the memory was freed on its stream before the copy. request_stack:
- * call stack of the copy's request, for the report. */
+/* Ends the test with a report if the memory at p was freed on its stream before the copy runs.
+ * request_stack: call stack of the copy's request, for the report. */
 void sim_memory_check_copy(const void *p, const sim_call_stack *request_stack, const char *what);
 
 clv_code sim_host_allocate(size_t bytes, void **ret, clv_err *err);
@@ -105,10 +105,10 @@ typedef struct sim_launch sim_launch;
 sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_call_stack *call_stack);
 sim_launch *sim_launch_copy(const sim_launch *l);
 void sim_launch_free(sim_launch *l);
-/* ends the test with a report if an argument points at memory that the device may not use */
+/* ends the test with a report if an argument points to memory that the device may not use */
 void sim_launch_check(const sim_launch *l, int device);
 /* Runs some threads of the launch up to their next barrier. Returns true when the launch is done.
- * *spare: fibres of earlier launches of the stream. */
+ * *spare: fibres of the stream's earlier launches, for reuse. */
 bool sim_launch_advance(sim_launch *l, sim_fibres *spare);
 /* A range of memory that the running kernel thread may use besides device memory: its stack, the
  * shared array that it used last, or its arguments, which it may only read. */
@@ -121,13 +121,13 @@ static inline bool sim_place_contains(const sim_place *s, const void *p, size_t 
   size_t at = (uintptr_t)p - (uintptr_t)s->lowest_address;
   return at < s->bytes && bytes <= s->bytes - at;
 }
-/* Address of the byte that tells if a byte of a shared array has not been written (not 0: not
- * written). These bytes follow the array. */
+/* Returns the address of the byte that tells whether the byte at p of a shared array has been
+ * written (not 0: not written). These flags follow the array. */
 static inline char *sim_get_unwritten_flag(const sim_place *array, const void *p) {
   return array->lowest_address + array->bytes + ((const char *)p - array->lowest_address);
 }
-/* Checks an access of the running kernel thread to memory that is not the device's. Returns false
- * if it is forbidden or reads a byte that was not written. Calls of a library may access
+/* Checks an access of the running kernel thread to memory other than device memory. Returns false
+ * if the access is forbidden or reads a byte that was not written. Calls of a library may access
  * everything. */
 bool sim_launch_may_touch(const void *p, size_t bytes, bool is_write);
 bool sim_launch_is_shared(const void *p); /* true if p is in a shared array of the block */
@@ -174,9 +174,9 @@ struct sim_op {
   int byte;
   bool copies_from_host, copies_to_host;
   void (*library_call)(
-      const sim_op *op); /* the library's call that `run` makes, with the members below */
-  /* their addresses identify this operation for sim_order_before and sim_order_after; the values
-   * are unused */
+      const sim_op *op); /* function of the library that `run` calls; it reads the members below */
+  /* the addresses of these marks identify the operation for sim_order_before and sim_order_after;
+   * their values are unused */
   char begin_mark, end_mark;
   union {
     clv_cuda_matmul_desc matmul;
@@ -192,9 +192,9 @@ struct sim_op {
 struct clv_cuda_stream {
   sim_stream *next, **at;
   int device;
-  sim_order *order;        /* thread sanitizer's thread for the stream */
-  sim_fibres spare_fibres; /* fibres of the stream's finished launches, for reuse */
-  /* queue of operations; last_op: the link to which the next is added */
+  sim_order *order;        /* the stream as a thread of thread sanitizer */
+  sim_fibres spare_fibres; /* fibres (simulated threads) of finished launches, for reuse */
+  /* queue of operations; last_op: the pointer that will point to the next operation enqueued */
   sim_op *first_op, **last_op;
   bool is_capturing;
   sim_op *first_captured, **last_captured; /* operations captured into a graph, not enqueued */
@@ -208,11 +208,11 @@ void sim_ops_free(sim_op *first);
 void sim_advance_streams(uint64_t steps); /* advances random streams by at most so many steps */
 /* advances streams until all operations of s have run */
 void sim_synchronize_stream(sim_stream *s);
-/* advances streams until the operations in front of the mark have run */
+/* advances streams until the operations before the mark in its stream have run */
 void sim_synchronize_mark(sim_mark *m);
 sim_stream *sim_stream_new(int device);
 void sim_stream_free(sim_stream *s);
-/* true if a copy from or to that memory is still queued */
+/* true if a copy from or to the host memory at p is still queued */
 bool sim_streams_are_using_host(const void *p, size_t bytes);
 size_t sim_streams_count_leaks(void);
 void sim_mark_unref(sim_mark *m);
@@ -226,27 +226,28 @@ bool sim_run_record(sim_stream *s, sim_op *op);
 bool sim_run_wait(sim_stream *s, sim_op *op);
 bool sim_run_library(sim_stream *s, sim_op *op);
 
-/* ---- libraries (tests/gpu/libraries; compiled for sanitizers as kernels are) ----------------- */
+/* ---- simulated cuBLAS and cuDNN (tests/gpu/libraries, compiled as kernels are) --------------- */
 
-void sim_matmul_run(const sim_op *op); /* d = a b + bias */
+void sim_matmul_run(const sim_op *op); /* d = a * b + bias */
 /* computes y, the convolution of x with w, or the gradient of x or of w, as desc.pass requests */
 void sim_conv_run(const sim_op *op);
-/* number of elements of x, w and y */
+/* stores the numbers of elements of x, w and y in ret */
 void sim_conv_count_values(const clv_cuda_conv_desc *d, size_t ret[3]);
 void sim_lstm_run_forward(const sim_op *op);
 void sim_lstm_run_backward_data(const sim_op *op);
 void sim_lstm_run_backward_weight(const sim_op *op);
 void sim_lstm_compute_space(const clv_cuda_lstm_desc *d, clv_cuda_lstm_space *ret);
 
-/* sim_get_factor returns value i at p, rounded as products in this math round their factors.
- * sim_get_factor_bytes returns the size of such a value in memory. */
+/* sim_get_factor returns value i of the array p, rounded as products in this arithmetic round their
+ * factors. sim_get_factor_bytes returns the size of such a value in memory. */
 double sim_get_factor(clv_cuda_math math, const void *p, size_t i);
 size_t sim_get_factor_bytes(clv_cuda_math math);
 uint16_t sim_round_to_bf16(float x); /* rounds to the nearest, ties to even */
 
 /* ---- computations of the simulated cuBLAS and cuDNN (arithmetic.c, lstm.c) ------------------- */
 
-/* product += left_factor right_factor, sizes m x n, m x k, k x n, column-major */
+/* product += left_factor * right_factor, all column-major. product is [m, n], left_factor [m, k],
+ * right_factor [k, n]. */
 typedef struct sim_product {
   int64_t m, n, k;
   const double *left_factor, *right_factor;
@@ -257,9 +258,9 @@ void sim_compute_product(const sim_product *p);
 void sim_compute_convolution(const clv_cuda_conv_desc *d,
                              double *const operand[3]); /* arrays of x, w and y, in this order */
 
-/* Arguments of the LSTM loops. weights, weight_gradients: laid out by `space`. row_values: i, f, g,
- * o, c, h of each layer, sample and step. gate_gradients: gradients of i, f, g, o before their
- * activations. dy [n, t, h] is overwritten. */
+/* Arguments of the LSTM loops. weights, weight_gradients: laid out by `space`. row_values: gates i,
+ * f, g, o, cell state c and hidden state h of each layer, sample and step. gate_gradients:
+ * gradients of i, f, g, o before their activations. dy [n, t, h] is overwritten. */
 typedef struct sim_lstm {
   const clv_cuda_lstm_desc *d;
   const clv_cuda_lstm_space *space;
@@ -278,7 +279,7 @@ typedef struct sim_state {
   clv_sim_options o;
   clv_sim_counts counts;
   bool is_broken[SIM_MAX_DEVICES]; /* [device] true after a failure: all later calls for it fail */
-  /* counts of events on the device; a planned failure happens at a given count */
+  /* numbers of allocations, launches and calls; a planned failure happens at a given number */
   uint64_t n_allocations, n_launches, n_calls;
 } sim_state;
 extern sim_state sim;

@@ -11,7 +11,7 @@
 
 static sim_stream *streams;
 static sim_fibres spare; /* fibres of freed streams; a new stream is ordered after all their work */
-static uint64_t n_operations_done; /* number of operations that are done: the simulation's clock */
+static uint64_t n_operations_done; /* number of finished operations: the simulation's clock */
 
 /* ---- running the operations of streams ------------------------------------------------------- */
 
@@ -105,7 +105,7 @@ static void remove_first_operation(sim_stream *s) {
   free_operation(op);
 }
 
-/* Drops all operations of a broken device, so that nothing waits for them. */
+/* Drops all operations of a stream of a broken device, so that no thread waits for them. */
 static void drop_all_operations(sim_stream *s) {
   while (s->first_op) {
     if (s->first_op->run == sim_run_record) set_mark_done(s->first_op->mark);
@@ -142,8 +142,8 @@ void sim_advance_streams(uint64_t steps) {
   sim_memory_forbid_access();
 }
 
-/* Lets streams advance after an operation was enqueued. The seed decides: they run to their end,
- * not at all before the host waits, or sometimes some steps. */
+/* Lets streams advance after an operation was enqueued. The seed decides how far: to their end, not
+ * at all until the host waits, or sometimes some steps. */
 static void draw_progress(void) {
   if (sim.o.seed % 3 == 1) return;
   sim_advance_streams(sim.o.seed % 3 == 2      ? UINT64_MAX
@@ -185,7 +185,7 @@ void sim_ops_free(sim_op *first) {
   }
 }
 
-/* Advances the device until `is_done` returns true. */
+/* Advances streams until is_done(awaited) returns true. */
 static void advance_until(bool (*is_done)(const void *awaited), const void *awaited,
                           const char *host_call) {
   sim_memory_allow_access();

@@ -31,7 +31,7 @@ static void unlock_simulation(const int *held) {
 /* Locks the simulation until the end of the scope. */
 #define LOCK CLV_AUTO(unlock_simulation) __attribute__((unused)) int held_ = lock_simulation()
 
-/* True if this call is the one that is planned to fail. */
+/* Counts this call if failures are planned for the device. Returns true if this call must fail. */
 static bool is_planned_failure(int device, uint64_t *n_calls, uint64_t planned_call) {
   if (sim.o.failing_device && sim.o.failing_device != 1 + device) return false;
   return ++*n_calls == planned_call;
@@ -235,7 +235,7 @@ struct clv_cuda_event {
   clv_cuda_event *next, **at;
   int device;
   bool is_timed;
-  sim_mark *mark; /* mark of the last record; NULL: none */
+  sim_mark *mark; /* mark of the event's last recording; NULL: not recorded yet */
   sim_call_stack call_stack;
 };
 
@@ -327,7 +327,7 @@ static clv_code check_launch(const clv_cuda_launch *l, clv_err *err) {
   return CLV_OK;
 }
 
-/* Counts a launch, including each launch of a replayed graph. */
+/* Counts a launch. Launches of a replayed graph are counted, too. */
 static void count_launch(int device) {
   sim.counts.n_launches++;
   if (is_planned_failure(device, &sim.n_launches, sim.o.failing_launch))
@@ -357,7 +357,7 @@ static size_t n_graphs;
 /* True while this thread captures, as in NVIDIA's thread-local capture mode. */
 static __thread bool thread_is_capturing;
 
-/* Ends the test with a report if this thread is capturing. For operations that create a handle,
+/* Ends the test with a report if this thread is capturing. Operations call it that create a handle,
  * load code or allocate memory, which a capture forbids. what: the created object. */
 static void check_creates_nothing_in_capture(const char *what) {
   if (thread_is_capturing) sim_report_fault("%s is made while a stream is captured", what);
@@ -604,8 +604,8 @@ static void vendor_lstm_free(clv_cuda_lstm *l) {
 
 enum { LSTM_FORWARD = 1 << 0, LSTM_DATA = 1 << 1, LSTM_WEIGHT = 1 << 2 };
 
-/* An operand of an LSTM. call_bits: calls that use it, as bits of LSTM_FORWARD and so on; other
- * calls do not check it. */
+/* An operand of an LSTM. call_bits: the calls that use the operand, as bits LSTM_FORWARD, LSTM_DATA
+ * and LSTM_WEIGHT; in other calls it is not checked. */
 typedef struct lstm_use {
   int call_bits;
   float *p;

@@ -404,7 +404,8 @@ static clv_code run_lstm_cell_backward(bench *m, clv_err *err) {
   return clv_gpu_compute_lstm_cell_back(m->g, &l, 0, dh_from_above, dh_from_above, dc, m->x, err);
 }
 
-/* Returns a GRU of one step for each row, whose gates take three of four parts of y. */
+/* Returns a GRU of one step for each row. Its gates are in the first three quarters of each row of
+ * y. */
 static cuda_gru make_gru(const bench *m) {
   return (cuda_gru){
       .n = m->n_rows, .t = 1, .h = m->row_width / 4, .gates = m->y, .sums = m->z, .hidden = m->w};
@@ -428,8 +429,8 @@ static clv_code shift_gru_steps(bench *m, clv_err *err) {
 
 /* ---- measuring the kernels ------------------------------------------------------------------- */
 
-/* The order of the rows matters: some kernels read row numbers or positions that kernels of earlier
- * rows have written. */
+/* The order of this table matters: some kernels read row numbers or positions that kernels before
+ * them in the table have written. */
 static const kernel kernels[] = {
     {"scale", 8, .map_kernel = clv_gpu_scale},
     {"add", 12, .map_kernel = clv_gpu_add, .has_second_input = true},
@@ -521,7 +522,8 @@ static int compare_doubles(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Returns bytes per second: the median of ROUNDS measurements. A first round is not counted. */
+/* Returns the kernel's bytes per second: the median of ROUNDS measurements. One measurement before
+ * them is not counted. */
 static double measure_rate(bench *m, const kernel *k) {
   double s[ROUNDS];
   measure_once(m, k);

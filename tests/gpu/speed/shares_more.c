@@ -56,8 +56,8 @@ static clv_code groupnorm_weights(bench *m, clv_err *err) {
 
 /* ---- kernels that sum columns or a single channel -------------------------------------------- */
 
-/* Returns a batchnorm over rows of features, as after a linear layer. is_single_channel: over all
- * values, as one channel, in bf16. */
+/* Returns a batchnorm over rows of features, as after a linear layer. is_single_channel: all values
+ * are one channel, in bf16. */
 static cuda_batchnorm make_column_batchnorm(const bench *m, bool is_single_channel) {
   return (cuda_batchnorm){.sums = is_single_channel ? gpu_sums_channels_last(m->n, 1, 1)
                                                     : gpu_sums_of(m->n_rows, m->row_width, 1),
@@ -165,7 +165,7 @@ static clv_code apply_mask_channels_last(bench *m, clv_err *err) {
 
 /* ---- kernels that copy windows of images to columns of a matrix ------------------------------ */
 
-/* Returns windows of 2 by 2 whose outputs are as many as the values of the image. */
+/* Returns windows of 2 by 2. They have as many outputs as the image has values. */
 static clv_window make_windows(const bench *m) {
   int64_t n = (int64_t)m->n_samples, c = (int64_t)m->n_channels, side = (int64_t)m->image_side;
   return (clv_window){n, c, side, side, c, side / 2, side / 2, {2, 2}, {2, 2}, {0, 0}, {1, 1}};
@@ -280,6 +280,7 @@ static clv_code from_heads(bench *m, clv_err *err) {
   return clv_gpu_merge_heads(m->g, &t, m->x, m->y, err);
 }
 
+/* Writes the hidden values of each LSTM step to the place of the next step. */
 static clv_code shift_lstm_steps(bench *m, clv_err *err) {
   const cuda_lstm l = {.n = m->n_samples, .t = m->n_channels, .h = m->n_positions, .hidden = m->x};
   return clv_gpu_shift_lstm_steps(m->g, &l, m->y, err);
@@ -295,7 +296,7 @@ static clv_code unpack_lstm_weights(bench *m, clv_err *err) {
   return clv_gpu_unpack_lstm_params(m->g, &p, m->x, false, err);
 }
 
-/* ---- kernels measured in place of several similar ones --------------------------------------- */
+/* ---- kernels that are measured in place of several similar kernels --------------------------- */
 
 static clv_code multiply_by_weight(bench *m, clv_err *err) {
   return clv_gpu_mul_by_weight(m->g, m->x, m->small_buffer, m->y, m->n, err);
@@ -348,7 +349,8 @@ static clv_code add_bf16_gradient(bench *m, clv_err *err) {
   return move_bf16_image(m, GPU_CHANNELS_LAST, GPU_CHANNELS_LAST, err);
 }
 
-/* Returns the arguments of a sum over all rows, the gradient of a row that was broadcast. */
+/* Returns the arguments of a sum over all rows, which is the gradient of a row that was
+ * broadcast. */
 static cuda_broadcast_sum make_broadcast_sum(const bench *m, bool has_thread_per_value) {
   return (cuda_broadcast_sum){.rank = 1,
                               .n_summed = 1,
@@ -398,8 +400,8 @@ static clv_code var(bench *m, clv_err *err) {
   return clv_gpu_var(m->g, &s, 3, m->x, NULL, m->y, err);
 }
 
-/* Returns a resampling of images. is_halving: halves the height and width of the images of x; else
- * doubles those of images of half the size, which read a quarter of x. */
+/* Returns a resampling of images. is_halving: halves height and width of the images of x; else
+ * doubles height and width of images of half that size, which take a quarter of x. */
 static clv_resample resample_of(const bench *m, bool is_halving) {
   int64_t side = (int64_t)m->image_side, n = (int64_t)m->n_samples;
   return (clv_resample){.kind = is_halving ? CLV_RESAMPLE_MEAN : CLV_RESAMPLE_LINEAR,
@@ -457,7 +459,7 @@ static clv_code drop_records_channels_last(bench *m, clv_err *err) {
   return drop_records(m, true, err);
 }
 
-/* The dropout kernels, which write the mask, are behind the kernels that need a mask of zeros. */
+/* The dropout kernels, which write the mask, come after the kernels that need a mask of zeros. */
 const kernel more_kernels[] = {
     {"last", 4, .f = last_steps},
     {"last backward", 4, .f = last_steps_backward},

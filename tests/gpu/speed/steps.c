@@ -3,13 +3,15 @@
  * Measures training steps of one network on a device. The whole network is one plan, and the inputs
  * are in device memory, as in PyTorch. Prints the median time of a step, and the losses.
  *
- * usage: steps NETWORK BATCH SIZE f32|tf32|bf16 STEPS [FILE] NETWORK: mlp, lstm, resnet50, bert,
- * bert-small (without dropout) or bert-small-drops. On the simulated device the kernels and
- * products of the last step are counted. SIZE: width of the MLP's layers, steps of the LSTM's
- * sequence, side of an image, tokens of a text. If FILE is given, the program writes there the
- * parameters before the first step, in order, then the input and the target, so that PyTorch can
- * take the same steps. It writes the parameters' names to FILE.names, one a line, and the
- * parameters after the first step to FILE.after.
+ * usage: steps NETWORK BATCH SIZE f32|tf32|bf16 STEPS [FILE]
+ *
+ * NETWORK: mlp, lstm, resnet50, bert, bert-small (without dropout) or bert-small-drops. SIZE:
+ * width of the MLP's layers, steps of the LSTM's sequence, side of an image, tokens of a text. On
+ * the simulated device, kernels and products of the last step are counted.
+ *
+ * If FILE is given, the program writes there the parameters before the first step, in order, then
+ * the input and the target, so that PyTorch can take the same steps. It writes the parameters'
+ * names to FILE.names, one a line, and the parameters after the first step to FILE.after.
  *
  * Linked with the simulated device, or with NVIDIA's in its place: see on_device.c.
  */
@@ -286,8 +288,8 @@ static int compare_doubles(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Prints the median of the second half of the steps; the first half warms up. path: FILE, or
- * NULL. */
+/* Prints the median time of the second half of the steps; the first half warms up. path: FILE of
+ * the command line; NULL: not given. */
 static void print_measurements(steps *s, unsigned n, const char *path) {
   double *ms = allocate_samples(n);
   clv_sim_counts counts_before = {0}, counts_after;

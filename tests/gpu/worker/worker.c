@@ -47,7 +47,7 @@ static clv_code return_without_waiting(clv_cuda_event *e, clv_err *err) {
   return CLV_OK;
 }
 
-/* Makes each allocation after those of the worker's start, and frees it at once. */
+/* Fault: frees each allocation at once, except those that the worker makes when it starts. */
 static clv_code free_at_once(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
   static int n;
   CLV_TRY(simulated_vendor->allocate(s, bytes, ret, err));
