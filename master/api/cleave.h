@@ -124,9 +124,9 @@ CLEAVE_API const char *cleave_status_name(cleave_status status);
 /* The version of this header. cleave_version returns the version of the library with which the
  * program runs. */
 #define CLEAVE_VERSION_MAJOR 0
-#define CLEAVE_VERSION_MINOR 16
+#define CLEAVE_VERSION_MINOR 17
 #define CLEAVE_VERSION_PATCH 0
-#define CLEAVE_VERSION "0.16.0"
+#define CLEAVE_VERSION "0.17.0"
 /* For a test by the preprocessor: #if CLEAVE_VERSION_NUMBER >= CLEAVE_VERSION_AT(0, 6, 0) */
 #define CLEAVE_VERSION_AT(major, minor, patch) ((major)*1000000 + (minor)*1000 + (patch))
 #define CLEAVE_VERSION_NUMBER \
