@@ -38,6 +38,15 @@ static const struct {
                           1u << CLV_COLUMN_TARGET},
 };
 
+/* Refuses a key of a column that has another use. uses_text: the uses that take the key. */
+static clv_code refuse_column_key(const clv_session_config *c, const clv_column_spec *s,
+                                  const char *key, const char *uses_text, clv_err *err) {
+  return fail_at(c, s->pos, err,
+                 "data.table.columns.%.80s.%s goes with as: %s, and the column is as: %s: remove "
+                 "the key, or change `as`",
+                 s->name, key, uses_text, clv_column_use_names[s->use]);
+}
+
 static clv_code check_column(const clv_session_config *c, const clv_column_spec *s, clv_err *err) {
   bool masks_single_target = s->missing == CLV_MISSING_MASK && c->loss.kind != CLV_LOSS_TARGETS;
   if (!(missing_rules[s->missing].accepted_uses & 1u << s->use) || masks_single_target)
@@ -51,16 +60,14 @@ static clv_code check_column(const clv_session_config *c, const clv_column_spec 
     return fail_at(c, s->pos, err, "data.table.columns.%.80s.value goes with missing: value",
                    s->name);
   if (s->scale != CLV_SCALE_STANDARD && !(NUMBER_USES >> s->use & 1))
-    return fail_at(c, s->pos, err, "data.table.columns.%.80s.scale goes with as: number and date",
-                   s->name);
+    return refuse_column_key(c, s, "scale", "number and date", err);
   if (s->scale == CLV_SCALE_LOG && s->use == CLV_COLUMN_DATE)
     return fail_at(c, s->pos, err,
                    "data.table.columns.%.80s.scale: log goes with as: number, since days before "
                    "1970 are negative",
                    s->name);
   if ((s->format || s->parts.n) && s->use != CLV_COLUMN_DATE)
-    return fail_at(c, s->pos, err, "data.table.columns.%.80s.%s goes with as: date", s->name,
-                   s->format ? "format" : "parts");
+    return refuse_column_key(c, s, s->format ? "format" : "parts", "date", err);
   if (s->has_indicator && !is_input(s))
     return fail_at(
         c, s->pos, err, "data.table.columns.%.80s.indicator goes with inputs that are no text%s",
@@ -149,8 +156,7 @@ static clv_code check_index(const clv_session_config *c, const clv_column_spec *
   static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   const char *name = clv_column_input_name(s);
   size_t n = strlen(name);
-  if (s->input && s->use != CLV_COLUMN_INDEX)
-    return fail_at(c, s->pos, err, "data.table.columns.%.80s.input goes with as: index", s->name);
+  if (s->input && s->use != CLV_COLUMN_INDEX) return refuse_column_key(c, s, "input", "index", err);
   if (s->use != CLV_COLUMN_INDEX) return CLV_OK;
   if (s->has_indicator)
     return fail_at(c, s->pos, err,

@@ -896,6 +896,12 @@ static const struct {
     {"age: {as: number}", "age: {as: number}, lived: {as: target}",
      "7:40: data.table.columns.lived: loss.targets has no loss for this target: add one, or say "
      "`as: ignore`"},
+    {"age: {as: number}", "age: {as: category, scale: log}",
+     "7:21: data.table.columns.age.scale goes with as: number and date, and the column is as: "
+     "category: remove the key, or change `as`"},
+    {"age: {as: number}", "age: {as: number, format: '%Y'}",
+     "7:21: data.table.columns.age.format goes with as: date, and the column is as: number: remove "
+     "the key, or change `as`"},
     {"age: {as: number}", "age: {as: number, missing: mask}",
      "7:21: data.table.columns.age.missing: mask goes with targets, if a record has several "
      "(loss.kind: targets)"},
