@@ -193,9 +193,9 @@ clv_row_numbers clv_row_numbers_of(const clv_node_desc *d) {
   return l;
 }
 
-clv_code clv_check_rows(const clv_row_numbers *l, const int64_t *value, clv_err *err) {
+clv_code clv_check_rows(const clv_row_numbers *l, const int64_t *values, clv_err *err) {
   for (size_t i = 0; i < l->n; i++) {
-    int64_t row = clv_row_number_at(l, value, i);
+    int64_t row = clv_row_number_at(l, values, i);
     if (row >= 0 && row < l->rows) continue;
     clv_fail(err, CLV_INVALID, "row number of sample %zu, place %zu, is outside 0..%lld",
              i / l->per_sample, i % l->per_sample, (long long)l->rows - 1);

@@ -199,7 +199,7 @@ typedef struct clv_node_desc {
    * output of the op before. At most one op is a sum, which adds in[1], and at most one a dropout,
    * which draws numbers with the key of the arguments. The result has the bits of separate kernels.
    * The plan offers a backend only the chains that its `chains` accepts. */
-  int n_links; /* 0: one op */
+  int n_links; /* number of ops in `link`; 0: the node is one op */
   clv_chain_link link[CLV_MAX_LINKS];
   bool tf32;        /* the kernel may round factors of products and convolutions to TF32 */
   bool bf16_weight; /* of linear: its weight is bf16 and needs no gradient */
@@ -284,15 +284,16 @@ static CLV_DEVICE inline clv_taps clv_taps_of(const clv_resample *r, int axis, i
   return t;
 }
 
-/* Returns the weight of input i in an output with these taps; 0: the output does not read it. */
+/* Returns the weight of input i in an output with these taps; 0: the output does not read input i.
+ */
 static CLV_DEVICE inline double clv_tap_weight(const clv_taps *t, int64_t i) {
   return i < t->first || i >= t->first + t->n ? 0 : t->w[i > t->first];
 }
 
 /* Returns the first output that may read input i along an axis. *ret_end: index after the last
  * output that may read it. An output in between may read input i with weight 0. */
-static CLV_DEVICE inline int64_t clv_taps_first_reader(const clv_resample *r, int axis, int64_t i,
-                                                       int64_t *ret_end) {
+static CLV_DEVICE inline int64_t clv_first_reading_output(const clv_resample *r, int axis,
+                                                          int64_t i, int64_t *ret_end) {
   int64_t in = r->in[axis], out = r->out[axis], begin, end;
   double scale = r->scale[axis];
   *ret_end = out;
@@ -338,20 +339,20 @@ typedef struct clv_row_numbers {
   int64_t rows, column, minus, padding;
 } clv_row_numbers;
 clv_row_numbers clv_row_numbers_of(const clv_node_desc *d);
-static inline int64_t clv_row_number_at(const clv_row_numbers *l, const int64_t *value, size_t i) {
-  const int64_t *at = value + i * l->width;
+static inline int64_t clv_row_number_at(const clv_row_numbers *l, const int64_t *values, size_t i) {
+  const int64_t *at = values + i * l->width;
   int64_t row = at[l->column];
   if (l->minus >= 0 && __builtin_sub_overflow(row, at[l->minus], &row)) return INT64_MIN;
   return row;
 }
 /* Fails with CLV_INVALID for the first row number outside 0..rows-1. The text names its sample and
  * position; the error's element is the number. */
-clv_code clv_check_rows(const clv_row_numbers *l, const int64_t *value,
+clv_code clv_check_rows(const clv_row_numbers *l, const int64_t *values,
                         clv_err *err) CLV_USE_RESULT;
 
 /* Returns the number of keys that query i of a sample attends to: only keys before `length`, and
  * with `causal` only keys up to i. */
-static inline int64_t clv_heads_visible_keys(const clv_attrs *attrs, int64_t i, int64_t length) {
+static inline int64_t clv_count_visible_keys(const clv_attrs *attrs, int64_t i, int64_t length) {
   return attrs->causal && i + 1 < length ? i + 1 : length;
 }
 
@@ -433,7 +434,8 @@ typedef struct clv_kernel_args {
   void *din[CLV_MAX_IN]; /* gradients of the inputs, overwritten; NULL where need_dx is false */
   void *dparam[CLV_MAX_PARAMS]; /* gradients of the trainable slots; of batchnorm: slots 0 and 1 */
   bool accumulate;              /* the kernel adds to dparam instead of overwriting it */
-  clv_rng_key key;              /* key of random numbers; key.layer is already (layer << 4) */
+  /* key of random numbers; key.layer is the layer's index << 4, plus 0 for the parameter slot */
+  clv_rng_key key;
   /* Step and micro-batch of the key, in the backend's memory, for kernels with reads_rng_position.
    * NULL: `key` holds them. */
   const clv_rng_position *rng_position;
@@ -484,9 +486,9 @@ struct clv_kernel {
   const char *impl; /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
 };
 
-/* The numbers of one optimiser step. kernels/steps computes them from settings, rate and step, each
- * in double, rounded once. A moving average becomes decay * old + one_minus_decay * new. Numbers
- * that the kind's formula does not read are 0. */
+/* The numbers of one optimiser step. kernels/steps computes each number from settings, learning
+ * rate and step, in double, and rounds it once. A moving average becomes decay * old +
+ * one_minus_decay * new. Fields that the formula of `kind` does not read are 0. */
 typedef struct clv_step_args {
   clv_optim_kind kind;
   bool is_first_step; /* sgd: the momentum buffer is still empty, so the gradient is copied to it */
@@ -610,18 +612,19 @@ struct clv_backend {
   /* dst += src over n values, element by element. CLV_BF16 is supported only with channels last. */
   void (*add)(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n);
 
-  /* ret[i] (host memory): sum of squares of the range runs[i] of x, accumulated in double in index
-   * order, 8 lanes wide: lane i sums elements i, i+8, ...; the lanes are added pairwise (0+4, 1+5,
-   * ...) then (0+2, 1+3), (0+1). NaN and infinity propagate. A backend with memory waits for the
-   * result, and may add in another order that is fixed by n. */
-  clv_code (*sum_squares)(const clv_backend *b, const float *x, const clv_extent *runs,
-                          size_t n_runs, double *ret, clv_err *err);
+  /* ret[i] (host memory): sum of squares of the values of x in ranges[i], accumulated in double in
+   * index order, 8 lanes wide: lane i sums elements i, i+8, ...; the lanes are added pairwise (0+4,
+   * 1+5, ...) then (0+2, 1+3), (0+1). NaN and infinity propagate. A backend with memory waits for
+   * the result, and may add in another order that is fixed by n. */
+  clv_code (*sum_squares)(const clv_backend *b, const float *x, const clv_extent *ranges,
+                          size_t n_ranges, double *ret, clv_err *err);
 
-  /* Does one optimiser step over the ranges `runs`: updates p from g, and the moments (NULL: the
-   * settings do not use that moment). The results have the bits of clv_step_... of
+  /* Does one optimiser step over the values in `ranges`: updates p from g, and the moments (NULL:
+   * the settings do not use that moment). The results have the bits of clv_step_... of
    * kernels/steps. */
   void (*step)(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
-               float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs, size_t n_runs);
+               float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *ranges,
+               size_t n_ranges);
 
   /* Sets the number of compute threads for kernels that the calling thread executes from now on. */
   void (*set_threads)(int n);

@@ -132,7 +132,7 @@ static void mark_refused(clv_recorder *r, record_slot *k, const clv_err *reason)
   clv_log(CLV_LOG_DEBUG, "%s: repeated work is not recorded: %s", r->backend->device, reason->text);
 }
 
-/* As record_work, but marks the work as refused if that fails. */
+/* As record_work, but marks the work as refused if the recording fails. */
 static void make_record(clv_recorder *r, record_slot *k,
                         clv_code (*issue)(void *user, clv_err *err), void *user) {
   clv_err reason;

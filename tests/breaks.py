@@ -290,8 +290,8 @@ of("master/run/run_export.c", "tests/net/training/test_lora.py",
 # ---- bases in bf16 -------------------------------------------------------------------------------
 NARROW = "tests/unit/graph/test_narrow"
 of("kernels/cpu/linear.c", NARROW,
-   every_part_is_the_first=("static const float *widen_rows(", "first * k->w_columns", "0 * first * k->w_columns"),
-   sums_begin_anew_with_each_part=("static clv_code multiply_by_w(", "first ? 1 : 0", "0"),
+   every_part_is_the_first=("static const float *widen_rows(", "first_row * k->w_columns", "0 * first_row * k->w_columns"),
+   sums_begin_anew_with_each_part=("static clv_code multiply_by_w(", "first_row ? 1 : 0", "0"),
    a_bias_is_left_out_of_narrow_layers=("static clv_code bf16_weight_forward(", "if (k->k.d.attrs.bias)", "if (false)"))
 of("kernels/cpu/linear_bf16.c", NARROW,
    narrow_weights_are_read_as_f32=("static cpu_pairs_factor make_weight_factor(", "is_bf16 = k->k.d.bf16_weight;", "is_bf16 = false;"))
@@ -908,7 +908,7 @@ of("kernels/cuda/staging.c", "tests/gpu/test_node",
    a_copy_is_waited_for_twice=("static clv_code wait_for_slot(", "slot->is_busy = false;", ";"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code read_fault(", "if (!ret->is_set) return CLV_OK;", "return CLV_OK;"),
-   what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
+   what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_copy_slots(", "memset(g->slots[i].host, 0, GPU_COPY_SLOT_BYTES);", ";"),
    a_slot_is_written_while_it_is_copied=("static clv_code take_next_slot(", "wait_for_slot(g, *ret, err)", "((void)err, CLV_OK)"))
 of("common/model/graph/plan_run.c", RECORDING,
    an_occasion_is_baked_into_a_graph=("static clv_code upload_rng_position(", "if (!p->uses_rng_position || !p->options.recorder) return CLV_OK;", "return CLV_OK;"),
@@ -925,7 +925,7 @@ of("kernels/cuda/chain.c", RECORDING,
 of("tests/run-tests", "tests/checks/test_simulated.py",
    no_sum_of_what_the_simulation_takes=("", "seconds > most", "False"))
 of("kernels/cuda/runs.c", "tests/gpu/test_backend",
-   other_runs_are_taken_for_those_before=("static bool is_table_of(", "if (t->host_runs[i].at != runs[i].at || t->host_runs[i].n != runs[i].n) return false;", ""))
+   other_runs_are_taken_for_those_before=("static bool is_table_of(", "if (t->host_ranges[i].at != ranges[i].at || t->host_ranges[i].n != ranges[i].n) return false;", ""))
 of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
    a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_find_chunk(", "low = 0, high = n", "low = 0, high = 1"))
 of("kernels/load/plans.c", "tests/unit/load/test_plans",
@@ -949,7 +949,7 @@ of("kernels/cuda/chain.c", "tests/gpu/test_together",
 of("kernels/cuda/conv.cu", "tests/gpu/test_together",
    a_bias_has_no_relu_behind_it=("static __global__ void add_bias(", "has_relu && value <= 0 ? 0 : value", "value"))
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
-   a_closed_relu_lets_gradients_pass=("static __device__ inline float pass_gate(", "return passes_gate ? gpu_to_float(f.dy[index]) : 0;", "return gpu_to_float(f.dy[index]);"),
+   a_closed_relu_lets_gradients_pass=("static __device__ inline float pass_relu(", "return passes_relu ? gpu_to_float(f.dy[index]) : 0;", "return gpu_to_float(f.dy[index]);"),
    what_is_added_is_told_more_than_passed=("struct gradient_term", "if (gated_dy) gated_dy[index] = gpu_from_float<T>(dy);", "if (gated_dy) gated_dy[index] = grad.dy[index];"))
 TWO = "tests/net/training/test_two_devices.py"
 of("worker/service/methods.c", TWO,
@@ -983,7 +983,7 @@ of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_c
 
 # ---- attention -----------------------------------------------------------------------------------
 of("kernels/ops/attention.c", "tests/ops/test_golden attention",
-   attention_sees_what_comes_later=("static int64_t compute_scores(", "clv_heads_visible_keys(&s->k->d.attrs, i, length)", "length"))
+   attention_sees_what_comes_later=("static int64_t compute_scores(", "clv_count_visible_keys(&s->k->d.attrs, i, length)", "length"))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
    a_row_meets_all_keys_of_its_tile=("static size_t mask_hidden_keys(", "t.i + (int64_t)r,", "t.i + (int64_t)t.rows - 1 + 0 * (int64_t)r,"),
    weights_are_dropped_by_padded_place=("static void apply_dropout(", "(uint32_t)(h->sample * k->dims.heads + h->query_head), (uint32_t)i", "(uint32_t)h->query_head, (uint32_t)(h->sample * k->dims.t + i)"))

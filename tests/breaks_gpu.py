@@ -48,7 +48,7 @@ of("kernels/cuda/matmul.c", "tests/gpu/test_cuda_types matmul",
    products_of_a_bf16_session_are_f32=("CLV_CUDA_OP(matmul)", ".bf16 = true", ".bf16 = false"))
 of("kernels/cuda/conv2d.c", "tests/gpu/test_cuda_types conv1d",
    rows_of_a_bf16_session_are_f32=("CLV_CUDA_OP(conv1d)", ".bf16 = true", ".bf16 = false"),
-   rounded_columns_are_read_as_f32=("static const void *factor_address(", "k->bf16 ? sizeof(cuda_bf16) : sizeof(float)", "sizeof(float)"))
+   rounded_columns_are_read_as_f32=("static const void *operand_address(", "k->bf16 ? sizeof(cuda_bf16) : sizeof(float)", "sizeof(float)"))
 of("kernels/kernels.c", "tests/gpu/test_cuda_types mul",
    channels_that_lie_last_are_stepped_as_first=("clv_broadcast clv_broadcast_channels_last", "{0, 2, 3, 1}", "{0, 1, 2, 3}"))
 of("kernels/cuda/broadcast.cu", "tests/gpu/test_cuda_types mul",
@@ -64,7 +64,7 @@ of("kernels/cuda/linear.c", "tests/gpu/test_cuda_types linear",
    wide_weights_have_no_room=("static clv_code linear_open(", "+ count_widened_bytes(k) +", "+"),
    a_bias_beside_a_narrow_weight_stays=("static clv_code linear_backward_weight(", "if (!k->r.d.attrs.bias) return CLV_OK;", "if (!k->r.d.attrs.bias || k->r.d.bf16_weight) return CLV_OK;"),
    every_part_of_a_wide_weight_is_the_first=("static clv_code multiply_by_weight(", "w + first_row * p.w_columns", "w + 0 * first_row * p.w_columns"),
-   sums_of_a_wide_weight_begin_anew=("static cuda_factors factors_of_part(", "part.beta = first_row ? 1 : 0;", "part.beta = 0;"),
+   sums_of_a_wide_weight_begin_anew=("static cuda_product_args factors_of_part(", "part.beta = first_row ? 1 : 0;", "part.beta = 0;"),
    each_part_of_a_sum_has_the_bias=("static clv_code split_product(", "if (!has_outputs_as_rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;", "(void)has_outputs_as_rows;"),
    frozen_weights_get_a_gradient=("static bool is_weight_trained(", "&& !k->r.d.bf16_weight", ""))
 DEVICE_BASES, DEVICE_BASES_NET = "tests/unit/service/test_device_bases", "tests/net/hostile/test_device_bases.py"
@@ -137,7 +137,7 @@ of("tests/gpu/predict.py", LIBRARY + " stale_page_is_reported_line_by_line",
 of("kernels/cuda/nvidia/runtime.c", LIBRARY + " a_driver_that_is_too_old_is_named",
    an_old_driver_is_a_missing_one=("static clv_code fail_driver(", "|| v == 0", "|| v"))
 of("kernels/cuda/nvidia/graph.c", LIBRARY + " a_part_of_cudnn_that_is_damaged_is_named",
-   a_part_of_cudnn_is_missing_without_a_word=("clv_code clv_nvidia_dnn_fail(", "lacks_part ? \"a part", "!lacks_part ? \"a part"))
+   a_part_of_cudnn_is_missing_without_a_word=("clv_code clv_nvidia_dnn_fail(", "lacks_sublibrary ? \"a part", "!lacks_sublibrary ? \"a part"))
 
 # ---- who waits -----------------------------------------------------------------------------------
 of("common/engine/node_frames.c", "tests/gpu/test_node",

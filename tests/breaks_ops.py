@@ -25,7 +25,7 @@ of("kernels/cpu/gru.c", "tests/ops/test_pair gru",
 of("kernels/cuda/gru.cu", "tests/gpu/test_cuda gru",
    a_gate_is_not_multiplied=("static __global__ void compute_gru_cell_back(", "dgates_hh[2 * l.h + j] = static_cast<float>(dn * r);", "dgates_hh[2 * l.h + j] = static_cast<float>(dn);"))
 of("kernels/cpu/stochastic_depth.c", "tests/ops/test_pair stochastic_depth",
-   records_in_fours_are_dropped_alike=("static clv_code depth_forward(", "word[n % 4]", "word[0]"))
+   records_in_fours_are_dropped_alike=("static clv_code depth_forward(", "random_words[n % 4]", "random_words[0]"))
 of("kernels/cpu/where.c", "tests/ops/test_pair where",
    a_tie_is_above=("CPU_INLINE void select_values_body(", "y[i] = x[i] > threshold ? a[i] : b[i];", "y[i] = x[i] >= threshold ? a[i] : b[i];"),
    a_condition_has_the_gradient=("static clv_code where_backward(", "a->dout, NULL, a->din[1]", "NULL, a->dout, a->din[1]"))
@@ -47,14 +47,14 @@ of("kernels/cpu/softmax.c", "tests/ops/test_pair softmax",
    the_last_values_of_a_row_are_not_summed=("CPU_INLINE void sum_row_exps_body", "for (size_t l = 0; i + l < n; l++)", "for (size_t l = 0; i + l + 1 < n; l++)"))
 of("kernels/cpu/classes.c", "tests/ops/test_pair cross_entropy",
    a_label_is_not_smoothed=("static void backward_at_position(", "smoothing_per_class * (dx_target * k->weight_sum - class_weight(k, label))", "smoothing_per_class * (dx_target * k->weight_sum)"),
-   places_that_do_not_count_have_a_gradient=("static void backward_positions", "memset(dx, 0, j->k->classes * sizeof *dx);", "memset(dx, 63, j->k->classes * sizeof *dx);"))
+   places_that_do_not_count_have_a_gradient=("static void backward_positions", "memset(dx, 0, j->k->n_classes * sizeof *dx);", "memset(dx, 63, j->k->n_classes * sizeof *dx);"))
 of("kernels/kernels.c", "tests/ops/test_golden mul",
    what_stands_for_several_is_stepped=("static clv_broadcast broadcast_in_order(", "d->in[j].dim[axis] == 1 && axis ? 0 : n_inner[j]", "n_inner[j]"))
 of("kernels/ops/broadcast_int.h", "tests/ops/test_refusals add",
    samples_meet=("static inline clv_code broadcast_shape", "(i && (a->dim[i] == 1 || b->dim[i] == 1))", "(a->dim[i] == 1 || b->dim[i] == 1)"))
 of("kernels/cpu/broadcast.c", "tests/ops/test_pair mul",
    one_value_is_read_as_a_row=("static void sum_gradients", "k->v.step[j->target_input][last_dim] ? add_row_to_sums", "k->v.step[1 - j->target_input][last_dim] ? add_row_to_sums"),
-   an_index_is_not_taken_back=("static void advance_row_walk", "w->in_index[j] -= v->step[j][i] * v->n[i];", ";"))
+   an_index_is_not_taken_back=("static void go_to_next_row", "w->in_index[j] -= v->step[j][i] * v->n[i];", ";"))
 of("kernels/cuda/broadcast.cu", "tests/gpu/test_cuda add",
    a_block_adds_its_first_thread_alone=("static __global__ void sum_terms_per_block", "sum = gpu_block_sum(sum);", ";"))
 of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
@@ -70,8 +70,8 @@ of("kernels/ops/conv_int.h", "tests/ops/test_refusals conv_transpose2d",
 of("kernels/ops/conv_int.h", "tests/ops/test_refusals conv1d",
    one_of_two_numbers_counts=("static inline clv_code check_pair_halves_equal(", "pairs[i].v[0] != pairs[i].v[1]", "false"))
 of("kernels/ops/conv_int.h", "tests/unit/plan/test_privacy",
-   all_taps_count_as_mixed=("static inline int64_t conv_transpose_fan_in(", "(s->attrs->kernel[i] + taps_apart - 1) / taps_apart", "s->attrs->kernel[i]"),
-   taps_apart_count_as_alone=("static inline int64_t conv_transpose_fan_in(", "int64_t taps_apart = s->attrs->stride[i] / divisor;", "int64_t taps_apart = s->attrs->stride[i];"))
+   all_taps_count_as_mixed=("static inline int64_t conv_transpose_fan_in(", "(s->attrs->kernel[i] + tap_distance - 1) / tap_distance", "s->attrs->kernel[i]"),
+   taps_apart_count_as_alone=("static inline int64_t conv_transpose_fan_in(", "int64_t tap_distance = s->attrs->stride[i] / divisor;", "int64_t tap_distance = s->attrs->stride[i];"))
 of("kernels/ops/linear.c", "tests/unit/plan/test_privacy",
    a_transposed_weight_mixes_its_outputs=("CLV_OP_ROW(linear)", ".count_inputs_per_output = count_linear_inputs,", ""))
 SIGNALS, HELD = "tests/unit/cpu/test_signals", "CLV_AUTO(clv_cpu_release_signals) sigset_t previous_mask = clv_cpu_hold_signals();"
@@ -93,30 +93,30 @@ of("kernels/cpu/choices.c", "tests/unit/cpu/test_choice_table",
 of("kernels/cpu/backend.c", "tests/unit/cpu/test_choice_table",
    the_digest_of_the_table_is_not_sent=("static void fill_libraries_text(", "clv_cpu_choices_digest()", '""'))
 of("kernels/cpu/gemm.c", "tests/unit/cpu/test_choice_table",
-   a_narrow_blas_is_not_named=("static void store_version(", 'blas.is_as_wide ? ""', 'true ? ""'))
+   a_narrow_blas_is_not_named=("static void store_version(", 'blas.vectors_are_wide_enough ? ""', 'true ? ""'))
 of("kernels/cpu/pairs.c", "tests/ops/test_pair attention",
    rows_of_a_head_are_side_by_side=("INLINE size_t value_index(", "f->row_stride ? f->row_stride : f->columns", "f->columns"),
    a_sum_without_terms_is_not_written=("static void multiply_parts(", "      do { /* runs once", "      while (t.end_tile < n_tiles) { /* runs once"))
 of("kernels/cpu/head_products.c", "tests/ops/test_pair attention",
    keys_are_packed_for_those_that_count=("void clv_cpu_head_multiply_by_rows(", ".right_k = p->length,", ""))
 of("kernels/cpu/lstm.c", "tests/ops/test_pair lstm",
-   the_recurrence_has_the_inputs_weights=("static clv_code forward_layer(", "  pack_right(k, a, &recurrent_product, layer_param(k, a, layer, 1));\n", ""))
+   the_recurrence_has_the_inputs_weights=("static clv_code forward_layer(", "  pack_right_factor(k, a, &recurrent_product, layer_param(k, a, layer, 1));\n", ""))
 of("kernels/cpu/conv_product.c", "tests/unit/graph/test_plan_bf16",
    taps_outside_the_image_are_read=("static void copy_tap_row(", "row < 0 || row >= s->h || ", "row < -1 || "))
 of("kernels/cpu/channels_last.c", "tests/unit/cpu/test_layouts",
-   the_last_channels_come_from_the_first=("static part_steps compute_part_steps(", "p->first_channel + channel", "channel"))
+   the_last_channels_come_from_the_first=("static part_strides compute_part_strides(", "p->first_channel + channel", "channel"))
 of("kernels/cpu/maxpool.c", "tests/ops/test_any_layout maxpool",
    a_plane_begins_at_the_first_channel=("CPU_INLINE int64_t plane_start(", "p, image_size)", "p - p % j->planes.planes_per_sample, image_size)"))
 of("kernels/cpu/batchnorm.c", "tests/ops/test_any_layout batchnorm",
-   pieces_of_an_image_have_its_first_positions=("static norm_piece make_piece(", "sample * j->image_size + position) * j->pitch", "sample * j->image_size) * j->pitch"))
+   pieces_of_an_image_have_its_first_positions=("static norm_piece make_piece(", "sample * j->image_size + image_position) * j->position_stride", "sample * j->image_size) * j->position_stride"))
 of("kernels/cpu/conv_small.c", "tests/unit/cpu/test_conv_weight",
    a_small_gradient_has_no_dilation=("", "(first + t) % s->kernel[1] * s->dilation[1]", "(first + t) % s->kernel[1]"))
 of("kernels/cpu/conv2d.c", "tests/ops/test_pair conv_transpose2d",
    a_transposed_bias_is_of_the_first_block=("static void add_bias(", "bias[first_channel + l]", "bias[l]"))
 of("kernels/cpu/conv_bias.c", "tests/ops/test_pair conv_transpose2d",
-   a_biass_gradient_has_two_lanes=("void clv_cpu_conv_sum_bias_grads(", "(lane[b] + lane[3 * b])", "lane[b]"))
+   a_biass_gradient_has_two_lanes=("void clv_cpu_conv_sum_bias_grads(", "(lane_sums[b] + lane_sums[3 * b])", "lane_sums[b]"))
 of("kernels/cpu/conv_bias.c", "tests/unit/cpu/test_long_sums",
-   a_biass_gradient_is_one_sum_in_floats=("CPU_INLINE void add_values(", "double lane[NORM_LANES];", "float lane[NORM_LANES];"))
+   a_biass_gradient_is_one_sum_in_floats=("CPU_INLINE void add_values(", "double lane_sums[NORM_LANES];", "float lane_sums[NORM_LANES];"))
 of("kernels/cpu/conv2d.c", "tests/unit/cpu/test_long_sums",
    the_library_sums_the_bias=[("static bool has_bias_grad_in_weight_pass(", "&& k->is_bf16", ""), ("static clv_code make_primitive_descs(", "if (!c->is_bf16) d.bias = NULL;", "", "kernels/cpu/conv_choice.c")])
 of("kernels/cpu/gemm.c", "tests/unit/cpu/test_long_sums",
@@ -145,7 +145,7 @@ of("kernels/ops/focal.c", "tests/ops/test_golden focal",
 of("kernels/cuda/losses.cu", "tests/gpu/test_cuda focal",
    a_device_forgets_the_exponent=("static __global__ void class_loss_back(", "if (c.exponent > 0)", "if (c.exponent > 99)"))
 of("kernels/cuda/losses.c", "tests/gpu/test_cuda huber",
-   a_device_takes_another_number=("", "PARAMETRIC_LOSS(huber, beta)", "PARAMETRIC_LOSS(huber, p)"))
+   a_device_takes_another_number=("", "DEFINE_PARAMETRIC_LOSS(huber, beta)", "DEFINE_PARAMETRIC_LOSS(huber, p)"))
 of("common/model/models/loss.c", "tests/unit/run/test_train",
    class_weights_are_not_used=("clv_code clv_session_make_loss_graph(", "if (config->loss.weight.n)", "if (config->loss.weight.n > 99)"))
 of("master/run/run_class_weights.c", "tests/unit/run/test_train",
@@ -154,7 +154,7 @@ of("master/run/run_class_weights.c", "tests/unit/run/test_train",
 of("common/model/config/session.c", "tests/unit/config/test_errors",
    a_key_goes_with_any_loss=("static clv_code check_loss_keys(", "if (!keys[i].is_given ||", "if (true ||"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
-   a_device_cannot_say_why_focal_refuses=("static clv_code make_fault_error(", "{CLV_OP_FOCAL, refuse_label},", ""))
+   a_device_cannot_say_why_focal_refuses=("static clv_code make_fault_error(", "{CLV_OP_FOCAL, make_label_error},", ""))
 
 # ---- weight parts that read what the input part has left -----------------------------------------
 SEQUENCE = "tests/unit/graph/test_sequence deferred_weight_part"

@@ -8,15 +8,15 @@ PLANS = "tests/unit/graph/test_plan_bf16"
 of("kernels/cpu/linear.c", PLANS, a_linear_of_a_bf16_session_is_f32=("static clv_code linear_prepare(", "if (d->bf16)", "if (d->bf16 && !ret)"))
 of("kernels/cpu/linear_bf16.c", PLANS,
    a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", ".accumulate = a->accumulate", ".accumulate = false"),
-   the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "address_at_offset(a->cache, k->backward_offset)", "address_at_offset(a->cache, 0)"),
+   the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "address_at_offset(a->cache, k->backward_weights_offset)", "address_at_offset(a->cache, 0)"),
    weights_stored_transposed_are_taken_as_they_lie=("static cpu_pairs_factor make_weight_factor(", ".is_transposed = transposes != is_transposed", ".is_transposed = transposes"),
    a_bias_is_left_out_in_bf16=("static clv_code linear_forward(", "k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL", "NULL"))
 of("kernels/cpu/pairs.c", PLANS,
    blocks_at_an_edge_write_behind_it=("static void multiply_block(", "i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n", "false"),
-   the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 load_values(", "row < f->rows ? make_mask(column, f->columns) : 0", "0xFFFF"),
+   the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 load_values(", "row < f->rows ? make_lane_mask(column, f->columns) : 0", "0xFFFF"),
    the_rest_of_a_long_sum_begins_anew=("static const float *initial_sums(", "p->accumulate || t->first_tile ? get_c_row_stride(p) : 0", "p->accumulate ? get_c_row_stride(p) : 0"),
-   a_bias_has_the_last_rows_alone=("INLINE void pack_sum_across_rows(", "sums && first_tile ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps()", "_mm512_setzero_ps()"),
-   the_second_half_of_a_block_is_the_first=("INLINE void pack_sum_across_rows(", "(block * BLOCK_STRIPS + s) * PAIRS_SIDE", "block * BLOCK_STRIPS * PAIRS_SIDE"),
+   a_bias_has_the_last_rows_alone=("INLINE void pack_pairs_across_rows(", "sums && first_tile ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps()", "_mm512_setzero_ps()"),
+   the_second_half_of_a_block_is_the_first=("INLINE void pack_pairs_across_rows(", "(block * STRIPS_PER_BLOCK + s) * PAIRS_SIDE", "block * STRIPS_PER_BLOCK * PAIRS_SIDE"),
    a_second_gradient_of_a_bias_replaces_the_first=("static void store_sums(", "p->accumulate ? p->sums[i] + sums[i - first_row] : sums[i - first_row]", "sums[i - first_row]"),
    parts_of_a_sum_take_the_first_weights=("static void multiply_block(", " + t->first_tile * PAIRS_TILE", ""))
 of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void multiply_rows(", " + row % PAIRS_SIDE * PAIRS_DEPTH", ""))
@@ -49,10 +49,10 @@ of("common/model/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_
 # ---- attention -----------------------------------------------------------------------------------
 of("kernels/cpu/gelu.c", "tests/ops/test_pair gelu",
    the_tail_is_on_one_side=("CPU_INLINE float gelu_cdf(", "x < 0 ? tail : 1 - tail", "1 - tail"),
-   the_slope_has_no_bell=("CPU_INLINE float gelu_derivative(", "+ x * (bell * 0.39894228f)", ""))
+   the_slope_has_no_bell=("CPU_INLINE float gelu_derivative(", "+ x * (half_square_exp * 0.39894228f)", ""))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
    gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "s->dp, s->queries, !is_first_tile, s->dkeys);", "s->dp, s->queries, true, s->dkeys);"),
-   keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "memset(s.dvalues + first_keys * width, 0, n_other_keys * width * sizeof(float));", ""),
+   keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "memset(s.dvalues + n_first_tile_keys * width, 0, n_other_keys * width * sizeof(float));", ""),
    places_behind_the_length_keep_a_gradient=("static void store_gradients(", "memset(x + key_index(h) + s * key_row_size(k), 0, width * sizeof *x);", ";"))
 
 # ---- packed sequences ----------------------------------------------------------------------------
@@ -60,7 +60,7 @@ PACKED, SESSIONS = "tests/unit/graph/test_packed", "tests/net/training/test_pack
 of("kernels/ops/dropout.c", PACKED, dropout_counts_the_rows_that_are_there=("static clv_code drop_packed(", "(size_t)(n * d->attrs.packed) * row_size", "start"))
 of("kernels/cpu/dropout.c", PACKED,
    every_sequence_begins_with_a_block=("static void draw_sequence_masks(", "size_t n_skipped_words = (first_index + at) % 4;", "size_t n_skipped_words = 0;"),
-   every_sequence_draws_the_same=("static void draw_sequence_masks(", "first_index = n * j->sequence_size", "first_index = 0"))
+   every_sequence_draws_the_same=("static void draw_sequence_masks(", "first_index = n * j->values_per_sequence", "first_index = 0"))
 of("kernels/cpu/attention.c", PACKED,
    rows_of_no_sequence_are_what_lies_there=("static clv_code run_heads(", "zero_unused_rows(k, a, fn == compute_backward_shares);", ""),
    sequences_meet_the_next_ones_keys=("static attention_head make_head(", "h.first_query_row = h.first_key_row = clv_packed_rows_before(lengths, n);", "h.first_query_row = clv_packed_rows_before(lengths, n); h.first_key_row = 0;"))

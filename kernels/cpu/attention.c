@@ -89,18 +89,19 @@ static void copy_rows(const attention_head *h, const float *x, float *ret) {
 
 /* ---- dropout of the weights ------------------------------------------------------------------ */
 
-/* Computes y = x times dropout factors: 0 if the upper 24 bits of the random word are below the
- * limit, else `kept_factor`. */
-CPU_INLINE void apply_factors_body(const float *x, const uint32_t *words, size_t n, uint32_t limit,
-                                   float kept_factor, float *y) {
+/* Computes y = x times dropout factors: x[i] is multiplied by 0 if the upper 24 bits of
+ * random_words[i] are below dropout_threshold, else by `kept_factor`. */
+CPU_INLINE void apply_factors_body(const float *x, const uint32_t *random_words, size_t n,
+                                   uint32_t dropout_threshold, float kept_factor, float *y) {
   CPU_INDEPENDENT
-  for (size_t i = 0; i < n; i++) y[i] = x[i] * (words[i] >> 8 >= limit ? kept_factor : 0);
+  for (size_t i = 0; i < n; i++)
+    y[i] = x[i] * (random_words[i] >> 8 >= dropout_threshold ? kept_factor : 0);
 }
 
 CPU_CLONES(apply_factors,
-           (const float *x, const uint32_t *words, size_t n, uint32_t limit, float kept_factor,
-            float *y),
-           (x, words, n, limit, kept_factor, y))
+           (const float *x, const uint32_t *random_words, size_t n, uint32_t dropout_threshold,
+            float kept_factor, float *y),
+           (x, random_words, n, dropout_threshold, kept_factor, y))
 
 /* Computes dropped_p = x times the dropout factors of row i, for n weights x. Also multiplies dp
  * by these factors in place, unless it is NULL. */
@@ -108,46 +109,52 @@ static void apply_dropout(const attention_head *h, int64_t i, size_t n, const fl
                           float *dropped_p, float *dp) {
   const attention_kernel *k = h->j->k;
   float kept_factor = (float)(1 / (1 - k->k.d.attrs.p));
-  uint32_t words[CPU_RANDOM_WORDS], limit = clv_cpu_dropout_threshold(k->k.d.attrs.p);
-  clv_rng_stream row = clv_rng_stream_row(
+  uint32_t random_words[CPU_RANDOM_WORDS],
+      dropout_threshold = clv_cpu_dropout_threshold(k->k.d.attrs.p);
+  clv_rng_stream row_stream = clv_rng_stream_row(
       &h->j->stream, (uint32_t)(h->sample * k->dims.heads + h->query_head), (uint32_t)i);
   for (size_t at = 0; at < n; at += CPU_RANDOM_WORDS) {
-    size_t n_block = CLV_MIN(n - at, (size_t)CPU_RANDOM_WORDS);
-    clv_cpu_draw_words(&row, (uint32_t)(at / 4), words);
-    apply_factors(x + at, words, n_block, limit, kept_factor, dropped_p + at);
-    if (dp) apply_factors(dp + at, words, n_block, limit, kept_factor, dp + at);
+    size_t n_block_values = CLV_MIN(n - at, (size_t)CPU_RANDOM_WORDS);
+    clv_cpu_draw_words(&row_stream, (uint32_t)(at / 4), random_words);
+    apply_factors(x + at, random_words, n_block_values, dropout_threshold, kept_factor,
+                  dropped_p + at);
+    if (dp)
+      apply_factors(dp + at, random_words, n_block_values, dropout_threshold, kept_factor, dp + at);
   }
 }
 
 /* ---- rows of attention weights --------------------------------------------------------------- */
 
-CPU_INLINE float sum_lanes(float *lane) {
+CPU_INLINE float add_lane_sums(float *lane_sums) {
   for (int width = LANES / 2; width; width /= 2)
-    for (int l = 0; l < width; l++) lane[l] += lane[l + width];
-  return lane[0];
+    for (int l = 0; l < width; l++) lane_sums[l] += lane_sums[l + width];
+  return lane_sums[0];
 }
 
 CPU_INLINE void find_max_body(const float *x, size_t n, float *ret) {
-  float lane[LANES];
+  float lane_max[LANES];
   size_t i = 0;
-  for (int l = 0; l < LANES; l++) lane[l] = -INFINITY;
+  for (int l = 0; l < LANES; l++) lane_max[l] = -INFINITY;
   for (; i + LANES <= n; i += LANES)
-    for (size_t l = 0; l < LANES; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
-  for (size_t l = 0; i + l < n; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
-  *ret = lane[0];
-  for (int l = 1; l < LANES; l++) *ret = lane[l] > *ret ? lane[l] : *ret;
+    for (size_t l = 0; l < LANES; l++)
+      lane_max[l] = x[i + l] > lane_max[l] ? x[i + l] : lane_max[l];
+  for (size_t l = 0; i + l < n; l++) lane_max[l] = x[i + l] > lane_max[l] ? x[i + l] : lane_max[l];
+  *ret = lane_max[0];
+  for (int l = 1; l < LANES; l++) *ret = lane_max[l] > *ret ? lane_max[l] : *ret;
 }
 
 /* Computes x = exp(scale x - max_score) in place. max_score: largest scale x of the row. *ret: the
  * sum of the new x. */
 CPU_INLINE void exponentiate_and_sum_body(float *x, size_t n, float scale, float max_score,
                                           float *ret) {
-  float lane[LANES] = {0};
+  float lane_sums[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
-    for (size_t l = 0; l < LANES; l++) lane[l] += x[i + l] = exp_of(scale * x[i + l] - max_score);
-  for (size_t l = 0; i + l < n; l++) lane[l] += x[i + l] = exp_of(scale * x[i + l] - max_score);
-  *ret = sum_lanes(lane);
+    for (size_t l = 0; l < LANES; l++)
+      lane_sums[l] += x[i + l] = exp_of(scale * x[i + l] - max_score);
+  for (size_t l = 0; i + l < n; l++)
+    lane_sums[l] += x[i + l] = exp_of(scale * x[i + l] - max_score);
+  *ret = add_lane_sums(lane_sums);
 }
 
 /* Computes the weights x = exp(scale x - max_score) inverse_sum, in place. */
@@ -158,12 +165,12 @@ CPU_INLINE void exponentiate_and_scale_body(float *x, size_t n, float scale, flo
 }
 
 CPU_INLINE void compute_dot_body(const float *x, const float *y, size_t n, float *ret) {
-  float lane[LANES] = {0};
+  float lane_sums[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
-    for (size_t l = 0; l < LANES; l++) lane[l] += x[i + l] * y[i + l];
-  for (size_t l = 0; i + l < n; l++) lane[l] += x[i + l] * y[i + l];
-  *ret = sum_lanes(lane);
+    for (size_t l = 0; l < LANES; l++) lane_sums[l] += x[i + l] * y[i + l];
+  for (size_t l = 0; i + l < n; l++) lane_sums[l] += x[i + l] * y[i + l];
+  *ret = add_lane_sums(lane_sums);
 }
 
 CPU_INLINE void scale_body(float *x, size_t n, float factor) {
@@ -201,7 +208,7 @@ static query_tile make_tile(const attention_head *h, int64_t i) {
   const attention_kernel *k = h->j->k;
   int64_t rows = CLV_MIN((int64_t)k->extents.max_rows, h->n_queries - i);
   return (query_tile){i, (size_t)rows,
-                      (size_t)clv_heads_visible_keys(&k->k.d.attrs, i + rows - 1, h->length)};
+                      (size_t)clv_count_visible_keys(&k->k.d.attrs, i + rows - 1, h->length)};
 }
 
 /* Copies the tile's rows of the queries, or of the output's gradients. */
@@ -219,7 +226,7 @@ static cpu_head_product make_product(const attention_head *h, query_tile t) {
 /* Returns the number of keys that row r of the tile attends to, and sets the weights of the other
  * keys to 0. */
 static size_t mask_hidden_keys(const attention_head *h, query_tile t, size_t r, float *weights) {
-  size_t n_keys = (size_t)clv_heads_visible_keys(&h->j->k->k.d.attrs, t.i + (int64_t)r, h->length);
+  size_t n_keys = (size_t)clv_count_visible_keys(&h->j->k->k.d.attrs, t.i + (int64_t)r, h->length);
   memset(weights + n_keys, 0, (t.keys - n_keys) * sizeof *weights);
   return n_keys;
 }
@@ -381,14 +388,15 @@ static void backward_heads(attention_head h) {
   const attention_kernel *k = h.j->k;
   const clv_kernel_args *a = h.j->a;
   const int64_t first_head = h.query_head;
-  const size_t first_keys = make_tile(&h, 0).keys, n_other_keys = (size_t)h.length - first_keys;
+  const size_t n_first_tile_keys = make_tile(&h, 0).keys,
+               n_other_keys = (size_t)h.length - n_first_tile_keys;
   const size_t width = (size_t)k->dims.width;
   backward_scratch s = lay_out_backward(k, h.scratch);
   copy_columns(&h, a->in[1], s.keys);
   copy_columns(&h, a->in[2], s.values);
   copy_rows(&h, a->in[1], s.key_rows);
-  memset(s.dkeys + first_keys * width, 0, n_other_keys * width * sizeof(float));
-  memset(s.dvalues + first_keys * width, 0, n_other_keys * width * sizeof(float));
+  memset(s.dkeys + n_first_tile_keys * width, 0, n_other_keys * width * sizeof(float));
+  memset(s.dvalues + n_first_tile_keys * width, 0, n_other_keys * width * sizeof(float));
   for (; h.query_head < first_head + k->dims.group; h.query_head++)
     for (int64_t i = 0; i < h.n_queries; i += (int64_t)k->extents.max_rows)
       backward_tile(&h, make_tile(&h, i), h.query_head == first_head && i == 0, &s);
@@ -399,22 +407,23 @@ static void backward_heads(attention_head h) {
 
 /* ---- making and running the kernel ----------------------------------------------------------- */
 
-/* Describes head number `item` of a list of `heads` heads for each sample, whose first query head
- * is `group` times its index. share: number of the share whose scratch the head uses. */
-static attention_head make_head(const heads_job *j, size_t item, int64_t heads, int64_t group,
-                                size_t share) {
+/* Describes head number item_index of a list with `heads` heads for each sample. Head i of a sample
+ * stands for `group` query heads, of which the first has the index i * group. share_index: index of
+ * the share whose scratch the head uses. */
+static attention_head make_head(const heads_job *j, size_t item_index, int64_t heads, int64_t group,
+                                size_t share_index) {
   const clv_heads *dims = &j->k->dims;
   const int64_t *lengths = j->k->k.d.n_in > 3 ? j->a->in[3] : NULL;
-  int64_t n = (int64_t)item / heads, length = lengths ? lengths[n] : dims->s;
+  int64_t n = (int64_t)item_index / heads, length = lengths ? lengths[n] : dims->s;
   attention_head h = {.j = j,
                       .sample = n,
-                      .query_head = (int64_t)item % heads * group,
+                      .query_head = (int64_t)item_index % heads * group,
                       .length = length,
                       .n_queries = dims->t,
                       .n_keys = dims->s,
                       .first_query_row = n * dims->t,
                       .first_key_row = n * dims->s,
-                      .scratch = (float *)j->a->scratch + share * j->k->scratch_floats};
+                      .scratch = (float *)j->a->scratch + share_index * j->k->scratch_floats};
   if (!j->k->k.d.attrs.packed) return h;
   h.n_queries = h.n_keys = length;
   h.first_query_row = h.first_key_row = clv_packed_rows_before(lengths, n);
@@ -430,10 +439,10 @@ static void zero_unused_rows(const attention_kernel *k, const clv_kernel_args *a
       d->attrs.packed ? clv_packed_rows_before(a->in[3], k->dims.n) : d->in[0].dim[0];
   for (int i = 0; i < (is_backward ? 3 : 1); i++) {
     float *x = is_backward ? a->din[i] : a->out;
-    size_t row = (size_t)d->in[i].dim[1];
+    size_t row_size = (size_t)d->in[i].dim[1];
     if (x && n_used_rows < d->in[0].dim[0])
-      memset(x + (size_t)n_used_rows * row, 0,
-             (size_t)(d->in[0].dim[0] - n_used_rows) * row * sizeof *x);
+      memset(x + (size_t)n_used_rows * row_size, 0,
+             (size_t)(d->in[0].dim[0] - n_used_rows) * row_size * sizeof *x);
   }
 }
 
@@ -447,13 +456,14 @@ static clv_code check_lengths(const attention_kernel *k, const clv_kernel_args *
   return CLV_OK;
 }
 
-/* Computes the heads of shares [begin, end). */
+/* Computes forward for the heads in the shares [begin, end). A share is a range of all heads. */
 static void compute_forward_shares(void *arg, size_t begin, size_t end) {
   const heads_job *j = arg;
   size_t n_shares = (size_t)j->k->n_shares;
-  for (size_t share = begin; share < end; share++)
-    for (size_t i = j->n_heads * share / n_shares; i < j->n_heads * (share + 1) / n_shares; i++) {
-      attention_head h = make_head(j, i, j->k->dims.heads, 1, share);
+  for (size_t share_index = begin; share_index < end; share_index++)
+    for (size_t i = j->n_heads * share_index / n_shares;
+         i < j->n_heads * (share_index + 1) / n_shares; i++) {
+      attention_head h = make_head(j, i, j->k->dims.heads, 1, share_index);
       forward_head(&h);
     }
 }
@@ -461,9 +471,10 @@ static void compute_forward_shares(void *arg, size_t begin, size_t end) {
 static void compute_backward_shares(void *arg, size_t begin, size_t end) {
   const heads_job *j = arg;
   size_t n_shares = (size_t)j->k->n_shares;
-  for (size_t share = begin; share < end; share++)
-    for (size_t i = j->n_heads * share / n_shares; i < j->n_heads * (share + 1) / n_shares; i++)
-      backward_heads(make_head(j, i, j->k->dims.kv_heads, j->k->dims.group, share));
+  for (size_t share_index = begin; share_index < end; share_index++)
+    for (size_t i = j->n_heads * share_index / n_shares;
+         i < j->n_heads * (share_index + 1) / n_shares; i++)
+      backward_heads(make_head(j, i, j->k->dims.kv_heads, j->k->dims.group, share_index));
 }
 
 static clv_code run_heads(clv_kernel *base, const clv_kernel_args *a, int64_t heads,

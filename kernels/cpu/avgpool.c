@@ -43,11 +43,11 @@ CPU_INLINE void average_plane(const mean_job *j, size_t p, int64_t b, bool is_ba
   const clv_window *s = &j->s;
   int64_t dst_height = is_backward ? s->h : s->oh, dst_width = is_backward ? s->w : s->ow;
   int64_t src_height = is_backward ? s->oh : s->h, src_width = is_backward ? s->ow : s->w;
-  int64_t pitch = j->planes.pitch;
+  int64_t position_stride = j->planes.position_stride;
   const float *x = j->x + clv_cpu_plane_start(&j->planes, p, src_height * src_width);
   float *y = j->y + clv_cpu_plane_start(&j->planes, p, dst_height * dst_width);
   double window_size = (double)(s->kernel[0] * s->kernel[1]);
-  for (int64_t o = 0; o < dst_height * dst_width; o++, y += pitch) {
+  for (int64_t o = 0; o < dst_height * dst_width; o++, y += position_stride) {
     index_range h = is_backward ? find_covering_windows(s, 0, o / dst_width, src_height)
                                 : find_covered_positions(s, 0, o / dst_width, src_height);
     index_range w = is_backward ? find_covering_windows(s, 1, o % dst_width, src_width)
@@ -55,7 +55,7 @@ CPU_INLINE void average_plane(const mean_job *j, size_t p, int64_t b, bool is_ba
     double sum[16] = {0};
     for (int64_t u = h.begin; u < h.end; u++)
       for (int64_t v = w.begin; v < w.end; v++)
-        for (int64_t l = 0; l < b; l++) sum[l] += x[(u * src_width + v) * pitch + l];
+        for (int64_t l = 0; l < b; l++) sum[l] += x[(u * src_width + v) * position_stride + l];
     for (int64_t l = 0; l < b; l++) y[l] = (float)(sum[l] / window_size);
   }
 }

@@ -7,15 +7,16 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-enum { LANES = 16 }; /* number of columns of a strip, which are processed together */
+enum { LANES = 16 }; /* largest number of columns of a strip, which are processed together */
 
 typedef struct axis_job {
   clv_axis s;
   const float *x, *dy;
   float *y;
-  size_t n_strips; /* number of strips of LANES columns in a row of inner values */
-  /* of flip and roll: y[e] is x[(first_source + source_step e) mod extent] along the dimension */
-  int64_t first_source, source_step;
+  size_t n_strips; /* number of strips, of up to LANES columns each, in `inner` columns */
+  /* of flip and roll: y[e] is x[(source_offset + source_step * e) mod extent] along the dimension
+   */
+  int64_t source_offset, source_step;
   bool sums_from_end; /* of cumsum: adds from the last value to the first */
   double divisor;     /* of var: divides the sum of squared distances from the mean */
 } axis_job;
@@ -40,9 +41,10 @@ static void move_rows(void *arg, size_t begin, size_t end) {
   int64_t extent = (int64_t)j->s.extent;
   size_t inner = j->s.inner;
   for (size_t r = begin; r < end; r++) {
-    int64_t source = (j->first_source + j->source_step * (int64_t)(r % j->s.extent)) % extent;
-    source += source < 0 ? extent : 0;
-    const float *x = j->x + (r - r % j->s.extent + (size_t)source) * inner;
+    int64_t source_index =
+        (j->source_offset + j->source_step * (int64_t)(r % j->s.extent)) % extent;
+    source_index += source_index < 0 ? extent : 0;
+    const float *x = j->x + (r - r % j->s.extent + (size_t)source_index) * inner;
     if (inner == 1)
       j->y[r] = *x;
     else
@@ -50,16 +52,17 @@ static void move_rows(void *arg, size_t begin, size_t end) {
   }
 }
 
-static clv_code move_values(const cpu_kernel *k, int64_t first_source, int64_t source_step,
+static clv_code move_values(const cpu_kernel *k, int64_t source_offset, int64_t source_step,
                             const float *x, float *y) {
   axis_job j = make_job(k, x, y);
-  j.first_source = first_source;
+  j.source_offset = source_offset;
   j.source_step = source_step;
   return run_job(k, &j, j.s.outer * j.s.extent, move_rows);
 }
 
-/* Defines forward and backward of an op that moves values, from its arguments of move_values. */
-#define DEFINE_MOVE(name, forward_of, back_of)                                                \
+/* Defines forward and backward of an op that moves values. forward_of, back_of: the arguments
+ * source_offset and source_step of move_values. */
+#define DEFINE_MOVE_FNS(name, forward_of, back_of)                                            \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {  \
     const cpu_kernel *k = (const cpu_kernel *)base;                                           \
     (void)err;                                                                                \
@@ -70,16 +73,18 @@ static clv_code move_values(const cpu_kernel *k, int64_t first_source, int64_t s
     (void)err;                                                                                \
     return move_values(k, back_of, a->dout, a->din[0]);                                       \
   }
-/* Arguments first_source and source_step of move_values, for each op and direction. */
-#define FLIP_SOURCE -1, -1
-#define ROLL_SOURCE -k->d.attrs.shifts, 1
-#define ROLL_BACK_SOURCE k->d.attrs.shifts, 1
-DEFINE_MOVE(flip, FLIP_SOURCE, FLIP_SOURCE)
-DEFINE_MOVE(roll, ROLL_SOURCE, ROLL_BACK_SOURCE)
+/* Arguments source_offset and source_step of move_values, for each op and direction: value i of the
+ * result comes from the index offset + step * i, modulo the extent. */
+#define FLIP_OFFSET_AND_STEP -1, -1
+#define ROLL_OFFSET_AND_STEP -k->d.attrs.shifts, 1
+#define ROLL_BACK_OFFSET_AND_STEP k->d.attrs.shifts, 1
+DEFINE_MOVE_FNS(flip, FLIP_OFFSET_AND_STEP, FLIP_OFFSET_AND_STEP)
+DEFINE_MOVE_FNS(roll, ROLL_OFFSET_AND_STEP, ROLL_BACK_OFFSET_AND_STEP)
 
 /* ---- cumsum, var ----------------------------------------------------------------------------- */
 
-/* Returns the index in x of the first value of strip i. *ret_n: number of the strip's columns. */
+/* Returns the index in x of the first value of strip i. A strip is a group of neighbouring columns,
+ * and a column the values along the dimension. *ret_n: number of the strip's columns. */
 CPU_INLINE size_t find_strip(const axis_job *j, size_t i, size_t *ret_n) {
   size_t column = i % j->n_strips * LANES;
   *ret_n = CLV_MIN((size_t)LANES, j->s.inner - column);
@@ -170,7 +175,7 @@ static clv_code var_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
 }
 
 /* Defines name_prepare. flags: CLV_SAVE_* of the values that backward reads. */
-#define AXIS_PREPARE(name, flags)                                                          \
+#define DEFINE_AXIS_PREPARE(name, flags)                                                   \
   static clv_code name##_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) { \
     cpu_kernel *k;                                                                         \
     CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));                              \
@@ -180,10 +185,10 @@ static clv_code var_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
     *ret = &k->base;                                                                       \
     return CLV_OK;                                                                         \
   }
-AXIS_PREPARE(flip, 0)
-AXIS_PREPARE(roll, 0)
-AXIS_PREPARE(cumsum, 0)
-AXIS_PREPARE(var, CLV_SAVE_IN0)
+DEFINE_AXIS_PREPARE(flip, 0)
+DEFINE_AXIS_PREPARE(roll, 0)
+DEFINE_AXIS_PREPARE(cumsum, 0)
+DEFINE_AXIS_PREPARE(var, CLV_SAVE_IN0)
 
 CLV_CPU_OP(flip, flip_prepare)
 CLV_CPU_OP(roll, roll_prepare)

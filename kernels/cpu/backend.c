@@ -124,13 +124,13 @@ const char *clv_cpu_isa_name(unsigned isa, bool is_amx_ready) {
   static const struct {
     unsigned isa;
     const char *name;
-  } names[] = {CPU_ISAS(ISA)};
+  } isa_names[] = {CPU_ISAS(ISA)};
 #undef ISA
   static const char amx_prefix[] = "avx512_core_amx";
-  for (size_t i = 0; i < CLV_COUNT(names); i++)
-    if (names[i].isa == isa)
-      return is_amx_ready || strncmp(names[i].name, amx_prefix, strlen(amx_prefix)) != 0
-                 ? names[i].name
+  for (size_t i = 0; i < CLV_COUNT(isa_names); i++)
+    if (isa_names[i].isa == isa)
+      return is_amx_ready || strncmp(isa_names[i].name, amx_prefix, strlen(amx_prefix)) != 0
+                 ? isa_names[i].name
                  : "avx512_core_amx_refused";
   return "generic";
 }

@@ -5,15 +5,15 @@
  * Forward and backward each read a block of channels twice: first for its sums, then for its
  * values, which are then still in the cache. In channels last, a thread reads all its blocks
  * together, so that it reads memory in order. Sums run over (n, i) in order within each of
- * NORM_SPREAD partial sums, which are added as (0+2) + (1+3): the same bits in every layout and for
- * every number of threads. The moments are those of x minus the channel's first value. One pass is
- * enough for them, because the subtractions then cancel few digits.
+ * NORM_PARTIAL_SUMS partial sums, which are added as (0+2) + (1+3): the same bits in every layout
+ * and for every number of threads. The moments are those of x minus the channel's first value. One
+ * pass is enough for them, because the subtractions then cancel few digits.
  *
  * Input, input gradient and, with nothing added, the output may be bf16. Arrays in bf16, and all
- * arrays that are channels last, are read and written through buffers of NORM_PIECE f32 numbers in
- * channel blocks, which stay in the cache. The arithmetic is the same. Where convolutions keep a
- * bf16 copy of the output, the f32 output is not saved only for its signs: a bit of `saved` for
- * each output says if it was above 0.
+ * arrays that are channels last, are read and written through buffers of NORM_PIECE_VALUES f32
+ * numbers in channel blocks, which stay in the cache. The arithmetic is the same. Where
+ * convolutions keep a bf16 copy of the output, the f32 output is not saved only for its signs: a
+ * bit of `saved` for each output says if it was above 0.
  *
  * With a relu and nothing added, backward recomputes from x which outputs were above 0, and
  * `recompute` recomputes the output, so no output is saved.
@@ -35,9 +35,9 @@ typedef struct norm_state {
   norm_block channels;
   clv_norm_affine affine;
   clv_norm_sums sums;
-  /* coefficients for the loops over a plane; in forward `mean` is subtracted from the values whose
-   * moments are summed */
-  clv_norm_lanes lanes;
+  /* coefficients of the loops over a plane, one for each lane; forward subtracts `mean` from the
+   * values before it adds up their moments */
+  clv_norm_lane_coefficients lane_coefficients;
 } norm_state;
 
 typedef struct norm_job {
@@ -47,11 +47,11 @@ typedef struct norm_job {
   size_t image_size;            /* positions of an image */
   size_t block_width, n_blocks; /* channels of a block, blocks of a sample */
   /* in channels last: values from one position to the next; 0: the layout is channel blocks */
-  size_t pitch;
+  size_t position_stride;
   size_t n_positions; /* number of positions of an image that are processed at a time */
-  bool x_is_bf16, dx_is_bf16, out_is_bf16, saves_gate_bits;
+  bool x_is_bf16, dx_is_bf16, out_is_bf16, saves_relu_bits;
   double values_per_channel;
-  clv_norm_gate gate;
+  clv_norm_relu_gate gate;
   norm_state *states; /* state of each channel block, [n_blocks], in the kernel's scratch */
 } norm_job;
 
@@ -61,12 +61,13 @@ enum { CHANNELS_LAST_BYTES = 128 << 10 };
 
 static size_t count_positions(const norm_job *j) {
   bool needs_pieces =
-      j->x_is_bf16 || j->dx_is_bf16 || j->out_is_bf16 || j->saves_gate_bits || j->pitch;
-  size_t n = CLV_MIN(j->image_size, NORM_PIECE / j->block_width);
+      j->x_is_bf16 || j->dx_is_bf16 || j->out_is_bf16 || j->saves_relu_bits || j->position_stride;
+  size_t n = CLV_MIN(j->image_size, NORM_PIECE_VALUES / j->block_width);
   if (!needs_pieces) return j->image_size;
-  if (j->pitch)
-    n = CLV_MIN(n, CHANNELS_LAST_BYTES / sizeof(uint16_t) / j->pitch / NORM_SPREAD * NORM_SPREAD);
-  return CLV_MAX(n, (size_t)NORM_SPREAD);
+  if (j->position_stride)
+    n = CLV_MIN(n, CHANNELS_LAST_BYTES / sizeof(uint16_t) / j->position_stride / NORM_PARTIAL_SUMS *
+                       NORM_PARTIAL_SUMS);
+  return CLV_MAX(n, (size_t)NORM_PARTIAL_SUMS);
 }
 
 static norm_job make_job(const cpu_kernel *k, const clv_kernel_args *a) {
@@ -82,15 +83,15 @@ static norm_job make_job(const cpu_kernel *k, const clv_kernel_args *a) {
       .image_size =
           is_flat ? (size_t)x->dim[0] : (size_t)(x->dim[2] * (x->rank == 4 ? x->dim[3] : 1)),
       .block_width = is_channels_last ? NORM_BLOCK : (size_t)clv_layout_block(k->base.in_block[0]),
-      .pitch = is_channels_last ? (size_t)x->dim[1] : 0,
+      .position_stride = is_channels_last ? (size_t)x->dim[1] : 0,
       .x_is_bf16 = clv_layout_is_bf16(k->base.in_block[0]),
       .dx_is_bf16 = clv_layout_is_bf16(k->base.din_block[0]),
       .out_is_bf16 = clv_layout_is_bf16(k->base.out_block),
-      .gate = k->d.tail & CLV_TAIL_ADD ? NORM_GATE_BY_Y
-              : k->d.tail              ? NORM_GATE_BY_X
-                                       : NORM_GATE_OPEN,
+      .gate = k->d.tail & CLV_TAIL_ADD ? NORM_RELU_BY_Y
+              : k->d.tail              ? NORM_RELU_BY_X
+                                       : NORM_NO_RELU,
       .states = a ? a->scratch : NULL};
-  j.saves_gate_bits =
+  j.saves_relu_bits =
       k->d.bf16 && j.block_width % 8 == 0 && k->has_backward && k->d.tail & CLV_TAIL_ADD;
   j.n_blocks = (j.n_channels + j.block_width - 1) / j.block_width;
   j.values_per_channel = (double)(j.n_samples * j.image_size);
@@ -102,7 +103,7 @@ static norm_job make_job(const cpu_kernel *k, const clv_kernel_args *a) {
  * because fn then reads memory in order; otherwise each call gets one block. */
 static void call_for_blocks(const norm_job *j, size_t begin, size_t end,
                             void (*fn)(const norm_job *j, size_t begin, size_t end)) {
-  size_t n_blocks_per_call = j->pitch ? end - begin : 1;
+  size_t n_blocks_per_call = j->position_stride ? end - begin : 1;
   for (size_t block = begin; block < end; block += n_blocks_per_call)
     fn(j, block, block + n_blocks_per_call);
 }
@@ -116,56 +117,59 @@ typedef struct norm_piece {
   cpu_channels_last_tile tile, prefetch_tile;
 } norm_piece;
 
-static norm_piece make_piece(const norm_job *j, size_t block, size_t sample, size_t position,
+static norm_piece make_piece(const norm_job *j, size_t block, size_t sample, size_t image_position,
                              size_t n) {
   cpu_channels_last_tile rows = {
-      .first_index = (sample * j->image_size + position) * j->pitch + block * j->block_width,
+      .first_index =
+          (sample * j->image_size + image_position) * j->position_stride + block * j->block_width,
       .rows = n,
-      .pitch = j->pitch,
+      .position_stride = j->position_stride,
       .n_channels = CLV_MIN(j->block_width, j->n_channels - block * j->block_width)};
-  size_t at = ((sample * j->n_blocks + block) * j->image_size + position) * j->block_width;
+  size_t at = ((sample * j->n_blocks + block) * j->image_size + image_position) * j->block_width;
   return (norm_piece){block, at, n * j->block_width, rows, {0}};
 }
 
-/* State of an iteration over the norm_pieces of blocks [begin, end). sample, position, block: the
- * next piece. The block advances first, then the position, then the sample. */
-typedef struct norm_walk {
-  size_t begin, end, sample, position, block;
-} norm_walk;
+/* State of an iteration over the norm_pieces of blocks [begin, end). sample, image_position, block:
+ * the sample, the first position in its image and the channel block of the next piece. The block
+ * advances first, then the position, then the sample. */
+typedef struct piece_iterator {
+  size_t begin, end, sample, image_position, block;
+} piece_iterator;
 
-static norm_walk start_walk(size_t begin, size_t end) {
-  return (norm_walk){begin, end, 0, 0, begin};
+static piece_iterator start_pieces(size_t begin, size_t end) {
+  return (piece_iterator){begin, end, 0, 0, begin};
 }
 
-/* Returns the values to prefetch while block w->block is read. The walk reads next the same number
- * of positions, of all its blocks; each block prefetches an equal part of these positions. */
-static cpu_channels_last_tile choose_prefetch_tile(const norm_job *j, const norm_walk *w) {
+/* Returns the values to prefetch while block w->block is read. The iterator reads next the same
+ * number of positions, of all its blocks; each block prefetches an equal part of these positions.
+ */
+static cpu_channels_last_tile choose_prefetch_tile(const norm_job *j, const piece_iterator *w) {
   size_t n_blocks = w->end - w->begin, share = w->block - w->begin,
          first_channel = w->begin * j->block_width;
   size_t first_position = j->n_positions * share / n_blocks,
          end = j->n_positions * (share + 1) / n_blocks;
-  size_t position = w->sample * j->image_size + w->position + j->n_positions;
+  size_t image_position = w->sample * j->image_size + w->image_position + j->n_positions;
   return (cpu_channels_last_tile){
-      .first_index = (position + first_position) * j->pitch + first_channel,
+      .first_index = (image_position + first_position) * j->position_stride + first_channel,
       .rows = end - first_position,
-      .pitch = j->pitch,
+      .position_stride = j->position_stride,
       .n_channels = CLV_MIN(w->end * j->block_width, j->n_channels) - first_channel};
 }
 
-/* Writes the next piece to *ret and advances the walk. Returns false after the last piece. */
-static bool advance_walk(const norm_job *j, norm_walk *w, norm_piece *ret) {
+/* Writes the next piece to *ret and advances the iterator. Returns false after the last piece. */
+static bool next_piece(const norm_job *j, piece_iterator *w, norm_piece *ret) {
   if (w->block == w->end) {
     w->block = w->begin;
-    w->position += j->n_positions;
+    w->image_position += j->n_positions;
   }
-  if (w->position >= j->image_size) {
-    w->position = 0;
+  if (w->image_position >= j->image_size) {
+    w->image_position = 0;
     w->sample++;
   }
   if (w->sample >= j->n_samples || !j->image_size) return false;
-  size_t n = CLV_MIN(j->n_positions, j->image_size - w->position);
-  *ret = make_piece(j, w->block, w->sample, w->position, n);
-  if (j->pitch) ret->prefetch_tile = choose_prefetch_tile(j, w);
+  size_t n = CLV_MIN(j->n_positions, j->image_size - w->image_position);
+  *ret = make_piece(j, w->block, w->sample, w->image_position, n);
+  if (j->position_stride) ret->prefetch_tile = choose_prefetch_tile(j, w);
   w->block++;
   return true;
 }
@@ -179,9 +183,9 @@ static float *piece_address(const void *array, norm_piece p) {
  * channels last. array may be NULL. */
 static const float *read_piece(const norm_job *j, const void *array, bool is_bf16, norm_piece p,
                                float *buffer) {
-  if (!array || (!is_bf16 && !j->pitch)) return piece_address(array, p);
+  if (!array || (!is_bf16 && !j->position_stride)) return piece_address(array, p);
   p.tile.is_bf16 = p.prefetch_tile.is_bf16 = is_bf16;
-  if (j->pitch) {
+  if (j->position_stride) {
     clv_cpu_prefetch_tile(array, &p.prefetch_tile);
     clv_cpu_gather_tile(array, &p.tile, buffer);
   } else {
@@ -194,27 +198,27 @@ static const float *read_piece(const norm_job *j, const void *array, bool is_bf1
  * or channels last. write_piece then copies them from the buffer to the array. */
 static float *result_address(const norm_job *j, const void *array, bool is_bf16, norm_piece p,
                              float *buffer) {
-  return array && (is_bf16 || j->pitch) ? buffer : piece_address(array, p);
+  return array && (is_bf16 || j->position_stride) ? buffer : piece_address(array, p);
 }
 
 static void write_piece(const norm_job *j, const float *result, void *array, bool is_bf16,
                         norm_piece p) {
   p.tile.is_bf16 = is_bf16;
-  if (array && j->pitch)
+  if (array && j->position_stride)
     clv_cpu_scatter_tile(result, &p.tile, array);
   else if (array && is_bf16)
     clv_cpu_convert_to_bf16(result, p.n, (uint16_t *)array + p.at);
 }
 
-/* Adds the NORM_SPREAD partial sums of each of b channels. */
-static void fold_lanes(const double *lane, size_t b, double *ret) {
+/* Adds the NORM_PARTIAL_SUMS partial sums of each of b channels. */
+static void add_lane_sums(const double *lane_sums, size_t b, double *ret) {
   for (size_t l = 0; l < b; l++)
-    ret[l] = (lane[l] + lane[2 * b + l]) + (lane[b + l] + lane[3 * b + l]);
+    ret[l] = (lane_sums[l] + lane_sums[2 * b + l]) + (lane_sums[b + l] + lane_sums[3 * b + l]);
 }
 
-/* Repeats b values NORM_SPREAD times. */
-static void spread_to_lanes(const double *values, size_t b, double *ret_lanes) {
-  for (size_t l = 0; l < NORM_SPREAD * b; l++) ret_lanes[l] = values[l % b];
+/* Repeats b values NORM_PARTIAL_SUMS times. */
+static void repeat_in_lanes(const double *values, size_t b, double *ret_lanes) {
+  for (size_t l = 0; l < NORM_PARTIAL_SUMS * b; l++) ret_lanes[l] = values[l % b];
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -222,19 +226,19 @@ static void spread_to_lanes(const double *values, size_t b, double *ret_lanes) {
 /* Adds up, for each channel, x minus the channel's first value, and the squares of these
  * differences. */
 static void add_block_moments(const norm_job *j, size_t begin, size_t end) {
-  float buffer[NORM_PIECE];
+  float buffer[NORM_PIECE_VALUES];
   norm_piece p;
   for (size_t block = begin; block < end; block++) {
     double first_values[NORM_BLOCK] = {0};
     const float *x =
         read_piece(j, j->a->in[0], j->x_is_bf16, make_piece(j, block, 0, 0, 1), buffer);
     for (size_t l = 0; l < j->block_width; l++) first_values[l] = isfinite(x[l]) ? x[l] : 0;
-    spread_to_lanes(first_values, j->block_width, j->states[block].lanes.mean);
+    repeat_in_lanes(first_values, j->block_width, j->states[block].lane_coefficients.mean);
   }
-  for (norm_walk w = start_walk(begin, end); advance_walk(j, &w, &p);) {
+  for (piece_iterator w = start_pieces(begin, end); next_piece(j, &w, &p);) {
     norm_state *s = &j->states[p.block];
     clv_cpu_norm_add_moments(read_piece(j, j->a->in[0], j->x_is_bf16, p, buffer), p.n,
-                             j->block_width, s->lanes.mean, &s->sums);
+                             j->block_width, s->lane_coefficients.mean, &s->sums);
   }
 }
 
@@ -243,11 +247,11 @@ static void add_block_moments(const norm_job *j, size_t begin, size_t end) {
 static void compute_statistics(const norm_job *j, const norm_state *s, double *ret_mean,
                                double *ret_squares) {
   double sum[NORM_BLOCK];
-  fold_lanes(s->sums.value_sums, j->block_width, sum);
-  fold_lanes(s->sums.product_sums, j->block_width, ret_squares);
+  add_lane_sums(s->sums.value_sums, j->block_width, sum);
+  add_lane_sums(s->sums.product_sums, j->block_width, ret_squares);
   for (size_t l = 0; l < j->block_width; l++) {
     double squares = ret_squares[l] - sum[l] * (sum[l] / j->values_per_channel);
-    ret_mean[l] = s->lanes.mean[l] + sum[l] / j->values_per_channel;
+    ret_mean[l] = s->lane_coefficients.mean[l] + sum[l] / j->values_per_channel;
     ret_squares[l] = squares < 0 ? 0 : squares; /* negative only by rounding; a NaN stays a NaN */
   }
 }
@@ -297,24 +301,24 @@ static clv_norm_affine make_block_affine(const norm_job *j, const norm_block *v)
   return f;
 }
 
-/* Returns the address of a piece's gate bits (clv_cpu_norm_pack_gates), which are stored after the
- * saved statistics of all blocks. */
-static uint8_t *gate_bits_address(const norm_job *j, norm_piece p) {
+/* Returns the address of a piece's relu bits (clv_cpu_norm_pack_relu_bits), which are stored after
+ * the saved statistics of all blocks. */
+static uint8_t *relu_bits_address(const norm_job *j, norm_piece p) {
   return (uint8_t *)((double *)j->a->saved + 2 * j->n_blocks * j->block_width) + p.at / 8;
 }
 
 static void write_output(const norm_job *j, size_t begin, size_t end) {
-  float x_buffer[NORM_PIECE], added_buffer[NORM_PIECE], y_buffer[NORM_PIECE];
+  float x_buffer[NORM_PIECE_VALUES], added_buffer[NORM_PIECE_VALUES], y_buffer[NORM_PIECE_VALUES];
   norm_piece p;
   for (size_t block = begin; block < end; block++)
     j->states[block].affine = make_block_affine(j, &j->states[block].channels);
-  for (norm_walk w = start_walk(begin, end); advance_walk(j, &w, &p);) {
+  for (piece_iterator w = start_pieces(begin, end); next_piece(j, &w, &p);) {
     float *y = result_address(j, j->a->out, j->out_is_bf16, p, y_buffer);
     clv_cpu_norm_apply(read_piece(j, j->a->in[0], j->x_is_bf16, p, x_buffer),
                        read_piece(j, j->a->in[1], false, p, added_buffer), p.n, j->block_width,
-                       &j->states[p.block].affine, j->gate != NORM_GATE_OPEN, y);
+                       &j->states[p.block].affine, j->gate != NORM_NO_RELU, y);
     write_piece(j, y, j->a->out, j->out_is_bf16, p);
-    if (j->saves_gate_bits) clv_cpu_norm_pack_gates(y, p.n, gate_bits_address(j, p));
+    if (j->saves_relu_bits) clv_cpu_norm_pack_relu_bits(y, p.n, relu_bits_address(j, p));
   }
 }
 
@@ -326,10 +330,10 @@ static void save_block(const norm_job *j, size_t block, const norm_block *v) {
 }
 
 static norm_block load_saved_block(const norm_job *j, size_t block) {
-  const double *from = (const double *)j->a->saved + 2 * block * j->block_width;
+  const double *saved_block = (const double *)j->a->saved + 2 * block * j->block_width;
   norm_block v = {0};
-  memcpy(v.mean, from, j->block_width * sizeof(double));
-  memcpy(v.inverse_std, from + j->block_width, j->block_width * sizeof(double));
+  memcpy(v.mean, saved_block, j->block_width * sizeof(double));
+  memcpy(v.inverse_std, saved_block + j->block_width, j->block_width * sizeof(double));
   load_parameters(j, block, &v);
   return v;
 }
@@ -378,26 +382,28 @@ static clv_code batchnorm_recompute(clv_kernel *base, const clv_kernel_args *a, 
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* Buffers of a backward for one piece of each array. */
+/* Buffers of a backward for one piece of each array: inputs, gradients of outputs, gradients that
+ * pass the relu, numbers whose signs decide which ones pass, and gradients of inputs. */
 typedef struct norm_buffers {
-  float x[NORM_PIECE], dy[NORM_PIECE], g[NORM_PIECE], gates[NORM_PIECE], dx[NORM_PIECE];
+  float x[NORM_PIECE_VALUES], dy[NORM_PIECE_VALUES], g[NORM_PIECE_VALUES],
+      relu_signs[NORM_PIECE_VALUES], dx[NORM_PIECE_VALUES];
 } norm_buffers;
 
-/* Returns numbers whose sign decides if a gradient passes the relu: the outputs, or numbers
- * unpacked from the saved gate bits. Returns NULL if the gate reads neither. */
-static const float *gate_values(const norm_job *j, norm_piece p, float *buffer) {
-  if (j->gate != NORM_GATE_BY_Y) return NULL;
-  if (!j->saves_gate_bits) return read_piece(j, j->a->out, false, p, buffer);
-  clv_cpu_norm_unpack_gates(gate_bits_address(j, p), p.n, buffer);
+/* Returns n numbers whose signs decide which gradients pass the relu: the outputs, or numbers
+ * unpacked from the saved relu bits. Returns NULL unless the relu gate is NORM_RELU_BY_Y. */
+static const float *read_relu_signs(const norm_job *j, norm_piece p, float *buffer) {
+  if (j->gate != NORM_RELU_BY_Y) return NULL;
+  if (!j->saves_relu_bits) return read_piece(j, j->a->out, false, p, buffer);
+  clv_cpu_norm_unpack_relu_bits(relu_bits_address(j, p), p.n, buffer);
   return buffer;
 }
 
-static void spread_coefficients(const norm_job *j, norm_state *s) {
-  spread_to_lanes(s->channels.mean, j->block_width, s->lanes.mean);
-  for (size_t l = 0; l < NORM_SPREAD * j->block_width; l++) {
-    s->lanes.mean_f32[l] = s->affine.mean[l % j->block_width];
-    s->lanes.scale[l] = s->affine.scale[l % j->block_width];
-    s->lanes.shift[l] = s->affine.shift[l % j->block_width];
+static void repeat_coefficients(const norm_job *j, norm_state *s) {
+  repeat_in_lanes(s->channels.mean, j->block_width, s->lane_coefficients.mean);
+  for (size_t l = 0; l < NORM_PARTIAL_SUMS * j->block_width; l++) {
+    s->lane_coefficients.mean_f32[l] = s->affine.mean[l % j->block_width];
+    s->lane_coefficients.scale[l] = s->affine.scale[l % j->block_width];
+    s->lane_coefficients.shift[l] = s->affine.shift[l % j->block_width];
   }
 }
 
@@ -406,23 +412,23 @@ static void spread_coefficients(const norm_job *j, norm_state *s) {
 static void sum_block_gradients(const norm_job *j, size_t begin, size_t end) {
   norm_buffers b;
   norm_piece piece;
-  for (norm_walk w = start_walk(begin, end); advance_walk(j, &w, &piece);) {
+  for (piece_iterator w = start_pieces(begin, end); next_piece(j, &w, &piece);) {
     norm_state *s = &j->states[piece.block];
     clv_norm_plane p = {.x = read_piece(j, j->a->in[0], j->x_is_bf16, piece, b.x),
-                        .y = gate_values(j, piece, b.gates),
+                        .y = read_relu_signs(j, piece, b.relu_signs),
                         .dy = read_piece(j, j->a->dout, false, piece, b.dy),
                         .g = result_address(j, j->a->din[1], false, piece, b.g),
                         .n = piece.n,
                         .b = j->block_width,
                         .gate = j->gate};
-    clv_cpu_norm_add_gradients(&p, &s->lanes, &s->sums);
+    clv_cpu_norm_add_gradients(&p, &s->lane_coefficients, &s->sums);
     write_piece(j, p.g, j->a->din[1], false, piece);
   }
 }
 
-static void fold_gradients(const norm_job *j, norm_state *s) {
-  fold_lanes(s->sums.value_sums, j->block_width, s->channels.dbias);
-  fold_lanes(s->sums.product_sums, j->block_width, s->channels.dweight);
+static void add_gradient_lanes(const norm_job *j, norm_state *s) {
+  add_lane_sums(s->sums.value_sums, j->block_width, s->channels.dbias);
+  add_lane_sums(s->sums.product_sums, j->block_width, s->channels.dweight);
   for (size_t l = 0; l < j->block_width; l++) s->channels.dweight[l] *= s->channels.inverse_std[l];
 }
 
@@ -444,13 +450,13 @@ static void write_input_gradient(const norm_job *j, size_t begin, size_t end) {
   /* If the op has an added input, sum_block_gradients has written its gradient, din[1]: dy where
    * the relu passes it, else 0. So din[1] replaces dy and the gate. */
   const void *dy = j->a->din[1] ? j->a->din[1] : j->a->dout;
-  for (norm_walk w = start_walk(begin, end); advance_walk(j, &w, &piece);) {
+  for (piece_iterator w = start_pieces(begin, end); next_piece(j, &w, &piece);) {
     clv_norm_plane p = {.x = read_piece(j, j->a->in[0], j->x_is_bf16, piece, b.x),
-                        .y = j->a->din[1] ? NULL : gate_values(j, piece, b.gates),
+                        .y = j->a->din[1] ? NULL : read_relu_signs(j, piece, b.relu_signs),
                         .dy = read_piece(j, dy, false, piece, b.dy),
                         .n = piece.n,
                         .b = j->block_width,
-                        .gate = j->a->din[1] ? NORM_GATE_OPEN : j->gate};
+                        .gate = j->a->din[1] ? NORM_NO_RELU : j->gate};
     float *dx = result_address(j, j->a->din[0], j->dx_is_bf16, piece, b.dx);
     clv_cpu_norm_backward(&p, &j->states[piece.block].affine, dx);
     write_piece(j, dx, j->a->din[0], j->dx_is_bf16, piece);
@@ -463,12 +469,12 @@ static void backward_block_range(const norm_job *j, size_t begin, size_t end) {
     s->channels = load_saved_block(j, block);
     s->affine = make_block_affine(j, &s->channels);
     s->sums = (clv_norm_sums){0};
-    spread_coefficients(j, s);
+    repeat_coefficients(j, s);
   }
   sum_block_gradients(j, begin, end);
   for (size_t block = begin; block < end; block++) {
     norm_state *s = &j->states[block];
-    fold_gradients(j, s);
+    add_gradient_lanes(j, s);
     if (j->k->d.need_dw) write_weight_grads(j, block, &s->channels);
     s->affine = make_block_affine(j, &s->channels);
   }
@@ -501,11 +507,11 @@ static clv_code batchnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->base.backward_input = k->has_backward ? batchnorm_backward : NULL;
   if (k->has_backward)
     k->base.saved_flags =
-        CLV_SAVE_IN0 | (j.gate == NORM_GATE_BY_Y && !j.saves_gate_bits ? CLV_SAVE_OUT : 0);
-  if (k->has_backward && j.gate == NORM_GATE_BY_X) k->base.recompute = batchnorm_recompute;
+        CLV_SAVE_IN0 | (j.gate == NORM_RELU_BY_Y && !j.saves_relu_bits ? CLV_SAVE_OUT : 0);
+  if (k->has_backward && j.gate == NORM_RELU_BY_X) k->base.recompute = batchnorm_recompute;
   k->base.scratch_bytes = j.n_blocks * sizeof(norm_state);
   k->base.saved_bytes = k->has_backward ? 2 * j.n_blocks * j.block_width * sizeof(double) : 0;
-  if (j.saves_gate_bits)
+  if (j.saves_relu_bits)
     k->base.saved_bytes += j.n_samples * j.n_blocks * j.image_size * j.block_width / 8;
   k->base.fused_grads = d->need_dw;
   k->base.din_in_place_mask = d->n_in == 2 ? 1u << 1 : 1u << 0;

@@ -22,7 +22,7 @@ CPU_INLINE void convert_to_bf16_body(const float *restrict x, size_t n, uint16_t
 }
 
 CPU_INLINE void convert_from_bf16_body(const uint16_t *restrict x, size_t n, float *restrict y) {
-  for (size_t i = 0; i < n; i++) y[i] = from_bits((uint32_t)x[i] << 16);
+  for (size_t i = 0; i < n; i++) y[i] = float_from_bits((uint32_t)x[i] << 16);
 }
 
 CPU_INLINE void pair_rows_body(const float *restrict x, size_t rows, uint32_t *restrict y) {

@@ -18,21 +18,21 @@ typedef struct broadcast_kernel {
   bool is_product;
 } broadcast_kernel;
 
-/* State of a walk over the rows of a sample. out_index, in_index: indices of the first value of the
- * row in the output and in each input. index: the row's position along each dimension but the last.
- */
-typedef struct row_walk {
+/* Iterator over the rows of a sample. out_index, in_index: indices of the first value of the
+ * current row in the output and in each input. index: the row's position along each dimension but
+ * the last. */
+typedef struct row_iterator {
   size_t out_index, in_index[2], index[CLV_MAX_RANK];
-} row_walk;
+} row_iterator;
 
-static row_walk start_row_walk(const broadcast_kernel *k, size_t sample) {
+static row_iterator start_rows(const broadcast_kernel *k, size_t sample) {
   const clv_broadcast *v = &k->v;
-  row_walk w = {.out_index = sample * k->n_rows * v->n[v->rank - 1]};
+  row_iterator w = {.out_index = sample * k->n_rows * v->n[v->rank - 1]};
   for (int j = 0; j < 2; j++) w.in_index[j] = sample * v->step[j][0];
   return w;
 }
 
-static void advance_row_walk(const broadcast_kernel *k, row_walk *w) {
+static void go_to_next_row(const broadcast_kernel *k, row_iterator *w) {
   const clv_broadcast *v = &k->v;
   w->out_index += v->n[v->rank - 1];
   for (int i = v->rank - 1; i-- > 1;) {
@@ -45,8 +45,8 @@ static void advance_row_walk(const broadcast_kernel *k, row_walk *w) {
 
 /* ---- loops over one row ---------------------------------------------------------------------- */
 
-/* Values of an input for a row: one for each position (step 1), or the same for all positions (step
- * 0). */
+/* Values of an input for a row: one for each position (step 1), or one value for all positions
+ * (step 0). */
 typedef struct row_values {
   const float *x;
   size_t step;
@@ -75,13 +75,14 @@ CPU_INLINE void combine_row_body(row_values x, row_values z, bool is_product, si
     combine_row_with_number(x.step ? x.x : z.x, x.step ? *z.x : *x.x, false, n, y);
 }
 
-/* Adds dy to `sum`, value by value; for a product dy times the other input. */
-CPU_INLINE void add_row_to_sums_body(const float *restrict dy, row_values other, size_t n,
+/* Adds each value of dy to the value of `sum` with the same index. For a product, adds dy times the
+ * other input. */
+CPU_INLINE void add_row_to_sums_body(const float *restrict dy, row_values other_values, size_t n,
                                      double *restrict sum) {
-  const float *restrict z = other.x;
+  const float *restrict z = other_values.x;
   if (!z)
     for (size_t i = 0; i < n; i++) sum[i] += dy[i];
-  else if (other.step)
+  else if (other_values.step)
     for (size_t i = 0; i < n; i++) sum[i] += (double)dy[i] * z[i];
   else
     for (size_t i = 0; i < n; i++) sum[i] += (double)dy[i] * z[0];
@@ -93,33 +94,34 @@ CPU_INLINE double compute_term(const float *dy, const float *z, size_t step, siz
 
 CPU_INLINE double sum_row(const float *restrict dy, const float *restrict z, size_t step,
                           size_t n) {
-  double lane[LANES] = {0};
+  double lane_sums[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
-    for (size_t l = 0; l < LANES; l++) lane[l] += compute_term(dy, z, step, i + l);
-  for (size_t l = 0; i + l < n; l++) lane[l] += compute_term(dy, z, step, i + l);
+    for (size_t l = 0; l < LANES; l++) lane_sums[l] += compute_term(dy, z, step, i + l);
+  for (size_t l = 0; i + l < n; l++) lane_sums[l] += compute_term(dy, z, step, i + l);
   for (size_t width = LANES / 2; width; width /= 2)
-    for (size_t l = 0; l < width; l++) lane[l] += lane[l + width];
-  return lane[0];
+    for (size_t l = 0; l < width; l++) lane_sums[l] += lane_sums[l + width];
+  return lane_sums[0];
 }
 
-/* Adds the sum of a row of dy to *sum; for a product the sum of dy times the other input. */
-CPU_INLINE void add_row_to_total_body(const float *dy, row_values other, size_t n, double *sum) {
-  if (!other.x)
+/* Adds the sum of a row of dy to *sum. For a product, adds the sum of dy times the other input. */
+CPU_INLINE void add_row_to_total_body(const float *dy, row_values other_values, size_t n,
+                                      double *sum) {
+  if (!other_values.x)
     *sum += sum_row(dy, NULL, 0, n);
-  else if (other.step)
-    *sum += sum_row(dy, other.x, 1, n);
+  else if (other_values.step)
+    *sum += sum_row(dy, other_values.x, 1, n);
   else
-    *sum += sum_row(dy, other.x, 0, n);
+    *sum += sum_row(dy, other_values.x, 0, n);
 }
 
 CPU_CLONES(combine_row, (row_values x, row_values z, bool is_product, size_t n, float *y),
            (x, z, is_product, n, y))
 CPU_CLONES(add_row_to_sums,
-           (const float *restrict dy, row_values other, size_t n, double *restrict sum),
-           (dy, other, n, sum))
-CPU_CLONES(add_row_to_total, (const float *dy, row_values other, size_t n, double *sum),
-           (dy, other, n, sum))
+           (const float *restrict dy, row_values other_values, size_t n, double *restrict sum),
+           (dy, other_values, n, sum))
+CPU_CLONES(add_row_to_total, (const float *dy, row_values other_values, size_t n, double *sum),
+           (dy, other_values, n, sum))
 
 /* ---- loops over all samples ------------------------------------------------------------------ */
 
@@ -129,7 +131,7 @@ typedef struct broadcast_job {
   int target_input; /* index of the input whose gradient is computed; not used by forward */
 } broadcast_job;
 
-static row_values row_values_at(const broadcast_job *j, const row_walk *w, int i) {
+static row_values row_values_at(const broadcast_job *j, const row_iterator *w, int i) {
   const clv_broadcast *v = &j->k->v;
   return (row_values){(const float *)j->a->in[i] + w->in_index[i], v->step[i][v->rank - 1]};
 }
@@ -139,8 +141,8 @@ static void forward_samples(void *arg, size_t begin, size_t end) {
   const broadcast_kernel *k = j->k;
   size_t n = k->v.n[k->v.rank - 1];
   for (size_t sample = begin; sample < end; sample++) {
-    row_walk w = start_row_walk(k, sample);
-    for (size_t r = 0; r < k->n_rows; r++, advance_row_walk(k, &w))
+    row_iterator w = start_rows(k, sample);
+    for (size_t r = 0; r < k->n_rows; r++, go_to_next_row(k, &w))
       combine_row(row_values_at(j, &w, 0), row_values_at(j, &w, 1), k->is_product, n,
                   (float *)j->a->out + w.out_index);
   }
@@ -153,8 +155,8 @@ static void copy_gradients(void *arg, size_t begin, size_t end) {
   const broadcast_kernel *k = j->k;
   size_t n = k->v.n[k->v.rank - 1];
   for (size_t sample = begin; sample < end; sample++) {
-    row_walk w = start_row_walk(k, sample);
-    for (size_t r = 0; r < k->n_rows; r++, advance_row_walk(k, &w)) {
+    row_iterator w = start_rows(k, sample);
+    for (size_t r = 0; r < k->n_rows; r++, go_to_next_row(k, &w)) {
       row_values dy = {(const float *)j->a->dout + w.out_index, 1};
       float *dx = (float *)j->a->din[j->target_input] + w.in_index[j->target_input];
       if (k->is_product)
@@ -165,23 +167,25 @@ static void copy_gradients(void *arg, size_t begin, size_t end) {
   }
 }
 
-/* Computes the gradient of a broadcast input: sums, in scratch, over the output's values that an
- * input value was used for. */
+/* Computes the gradient of a broadcast input in scratch: for each value of the input, the sum of
+ * the gradients of all outputs that were computed from the value, for a product times the other
+ * input. */
 static void sum_gradients(void *arg, size_t begin, size_t end) {
   const broadcast_job *j = arg;
   const broadcast_kernel *k = j->k;
   int last_dim = k->v.rank - 1;
   size_t n = k->v.n[last_dim], sample_size = k->v.step[j->target_input][0];
   for (size_t sample = begin; sample < end; sample++) {
-    row_walk w = start_row_walk(k, sample);
+    row_iterator w = start_rows(k, sample);
     double *sum = (double *)j->a->scratch, *sample_sums = sum + sample * sample_size;
     float *dx = (float *)j->a->din[j->target_input] + sample * sample_size;
     memset(sample_sums, 0, sample_size * sizeof *sample_sums);
-    for (size_t r = 0; r < k->n_rows; r++, advance_row_walk(k, &w)) {
-      row_values other = {NULL, 0};
-      if (k->is_product) other = row_values_at(j, &w, 1 - j->target_input);
+    for (size_t r = 0; r < k->n_rows; r++, go_to_next_row(k, &w)) {
+      row_values other_values = {NULL, 0};
+      if (k->is_product) other_values = row_values_at(j, &w, 1 - j->target_input);
       (k->v.step[j->target_input][last_dim] ? add_row_to_sums : add_row_to_total)(
-          (const float *)j->a->dout + w.out_index, other, n, sum + w.in_index[j->target_input]);
+          (const float *)j->a->dout + w.out_index, other_values, n,
+          sum + w.in_index[j->target_input]);
     }
     for (size_t i = 0; i < sample_size; i++) dx[i] = (float)sample_sums[i];
   }

@@ -10,10 +10,11 @@
 enum { CPU_TILE_CHANNELS = 16 };
 
 /* Values of n_channels channels, at most CPU_TILE_CHANNELS, at `rows` neighbouring positions.
- * first_index: index of the first value in the array. pitch: values from one position to the next.
+ * first_index: index of the first value in the array. position_stride: values from one position to
+ * the next.
  */
 typedef struct cpu_channels_last_tile {
-  size_t first_index, rows, pitch, n_channels;
+  size_t first_index, rows, position_stride, n_channels;
   bool is_bf16; /* the array is bf16, otherwise f32 */
 } cpu_channels_last_tile;
 

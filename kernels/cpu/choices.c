@@ -83,8 +83,8 @@ cpu_shape_class clv_cpu_class_of_lstm(int64_t batch, int64_t hidden) {
 
 /* ---- rows of the table of choices ------------------------------------------------------------ */
 
-/* Returns the next lower instruction set, whose rows apply if `isa` has none; NULL: there is none.
- */
+/* Returns the next lower instruction set, whose rows of choices.def apply if `isa` has no rows;
+ * NULL: there is no lower one. */
 static const char *find_lower_isa(const char *isa) {
   static const char *const lower_isas[][2] = {
       {"avx512_core_amx_fp16", "avx512_core_amx"},
@@ -102,8 +102,8 @@ static const char *find_lower_isa(const char *isa) {
   return NULL;
 }
 
-/* Returns the row of an instruction set, or NULL. The rows of a question, class and instruction set
- * are in ascending order of the library's version. */
+/* Returns the row of choices.def for an instruction set, or NULL. The rows of a question, class and
+ * instruction set are in ascending order of the library's version. */
 static const choice_row *find_row(cpu_question question, cpu_shape_class shape_class,
                                   const char *isa, const char *library) {
   const choice_row *newest_row = NULL;
@@ -119,7 +119,7 @@ static const choice_row *find_row(cpu_question question, cpu_shape_class shape_c
 
 cpu_candidate clv_cpu_choose_for(cpu_question question, cpu_shape_class shape_class,
                                  const char *isa, const char *library) {
-  static const cpu_candidate defaults[CPU_QUESTIONS] = {
+  static const cpu_candidate default_candidates[CPU_QUESTIONS] = {
       [CPU_CONV_F32] = CPU_BLOCKS,       [CPU_CONV_BF16] = CPU_BLOCKS,
       [CPU_CONV_WEIGHT_F32] = CPU_LOOPS, [CPU_CONV_WEIGHT_BF16] = CPU_ONEDNN,
       [CPU_LINEAR_WEIGHT] = CPU_ONEDNN,  [CPU_ATTENTION_BF16] = CPU_F32,
@@ -129,20 +129,20 @@ cpu_candidate clv_cpu_choose_for(cpu_question question, cpu_shape_class shape_cl
     const choice_row *r = find_row(question, shape_class, isa, library);
     if (r) return r->candidate;
   }
-  return defaults[question];
+  return default_candidates[question];
 }
 
-static const char *own_isa(void) {
+static const char *isa_of_this_process(void) {
   return clv_cpu_isa_name((unsigned)dnnl_get_effective_cpu_isa(), clv_cpu_has_amx());
 }
 
 cpu_candidate clv_cpu_choose(cpu_question question, cpu_shape_class shape_class) {
   char onednn_version[32];
   if (question == CPU_LINEAR_WEIGHT)
-    return clv_cpu_choose_for(question, shape_class, own_isa(), clv_cpu_blas_version());
+    return clv_cpu_choose_for(question, shape_class, isa_of_this_process(), clv_cpu_blas_version());
   const dnnl_version_t *v = dnnl_version();
   snprintf(onednn_version, sizeof onednn_version, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
-  return clv_cpu_choose_for(question, shape_class, own_isa(), onednn_version);
+  return clv_cpu_choose_for(question, shape_class, isa_of_this_process(), onednn_version);
 }
 
 /* ---- time in bf16 compared with f32 ---------------------------------------------------------- */
@@ -188,24 +188,26 @@ static bool find_shape_class(const clv_node_desc *d, cpu_shape_class *ret) {
 
 unsigned clv_cpu_bf16_percent(const clv_node_desc *d, const char **ret_processor) {
   char processor[CPU_PROCESSOR_NAME];
-  const bf16_time_row *best_row = NULL;
+  const bf16_time_row *best_time_row = NULL;
   cpu_shape_class shape_class;
   if (!find_shape_class(d, &shape_class)) return 0;
   clv_cpu_print_processor(processor);
   for (size_t i = 0; i < CLV_COUNT(bf16_times); i++) {
     const bf16_time_row *r = &bf16_times[i];
-    if (r->op != d->op || r->shape_class != shape_class || strcmp(r->isa, own_isa()) != 0) continue;
+    if (r->op != d->op || r->shape_class != shape_class ||
+        strcmp(r->isa, isa_of_this_process()) != 0)
+      continue;
     if (strncmp(r->processor, processor, strcspn(processor, " ") + 1) != 0) continue;
-    if (!best_row || strcmp(r->processor, processor) == 0) best_row = r;
+    if (!best_time_row || strcmp(r->processor, processor) == 0) best_time_row = r;
   }
-  if (best_row) *ret_processor = best_row->processor;
-  return best_row ? best_row->percent_of_f32 : 0;
+  if (best_time_row) *ret_processor = best_time_row->processor;
+  return best_time_row ? best_time_row->percent_of_f32 : 0;
 }
 
 /* ---- digest of the table of choices ---------------------------------------------------------- */
 
 enum { DIGEST_DIGITS = 12 };
-static char digest[DIGEST_DIGITS + 1] = "none";
+static char digest_text[DIGEST_DIGITS + 1] = "none";
 
 static void compute_digest(void) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -215,11 +217,11 @@ static void compute_digest(void) {
   for (size_t i = 0; i < CLV_COUNT(choices); i++) clv_bytes_puts(&text, choices[i].text);
   if (clv_sha256_of(text.data, text.len, &table_digest, &err) != CLV_OK) return;
   clv_sha256_hex(&table_digest, hex);
-  memcpy(digest, hex, DIGEST_DIGITS);
+  memcpy(digest_text, hex, DIGEST_DIGITS);
 }
 
 const char *clv_cpu_choices_digest(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, compute_digest);
-  return digest;
+  return digest_text;
 }

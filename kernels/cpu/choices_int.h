@@ -3,8 +3,8 @@
  * choices_int: which of several kernels computes a graph node, where this depends on measured
  * speed. The answers are rows of choices.def, which `make bench-choices` measures and writes. At
  * run time nothing is timed, so an answer follows from the graph node's shape class, the
- * instruction set and the library's version alone. Machines send the table's digest to each other,
- * because kernels differ in bits.
+ * instruction set and the library's version alone. Machines send the digest of choices.def to each
+ * other, because two kernels for one op may give different bits.
  */
 #ifndef CLEAVE_KERNELS_CPU_CHOICES_INT_H
 #define CLEAVE_KERNELS_CPU_CHOICES_INT_H
@@ -13,8 +13,8 @@
 
 /* Questions about a graph node: which layout, library or kind of product it uses. Each comment
  * lists the candidates. The first candidate is the default, for processors and libraries of which
- * the table has no row. A candidate that the processor or library lacks is not used even if the
- * table names it. */
+ * choices.def has no row. A candidate that the processor or library lacks is not used even if
+ * choices.def names it. */
 typedef enum cpu_question {
   CPU_CONV_F32, /* layout of a convolution in f32: channel blocks or row-major */
   /* layout of a convolution in bf16: channel blocks, or channels last with AMX */
@@ -29,42 +29,42 @@ typedef enum cpu_question {
   CPU_ATTENTION_BF16,
   /* products of lstm in a session in bf16: factors in f32, or pairs of bf16 */
   CPU_LSTM_BF16,
-  CPU_QUESTIONS
+  CPU_QUESTIONS /* number of questions */
 } cpu_question;
 
 /* Answers to the questions: layouts, libraries and kinds of products. CPU_LOOPS, CPU_PRODUCT: our
  * own loops, and our own product. CPU_PAIRS: products of pairs_int.h, whose factors are bf16. */
 typedef enum cpu_candidate {
-  CPU_BLOCKS,
-  CPU_ROW_MAJOR,
-  CPU_CHANNELS_LAST,
+  CPU_BLOCKS,        /* layout in channel blocks */
+  CPU_ROW_MAJOR,     /* layout [N, C, H, W] */
+  CPU_CHANNELS_LAST, /* layout [N, H, W, C] */
   CPU_ONEDNN,
-  CPU_LOOPS,
-  CPU_PRODUCT,
+  CPU_LOOPS,   /* our own loops */
+  CPU_PRODUCT, /* our own matrix product */
   CPU_OPENBLAS,
-  CPU_F32,
-  CPU_PAIRS,
-  CPU_CANDIDATES
+  CPU_F32,       /* products of f32 factors */
+  CPU_PAIRS,     /* products of bf16 factors, packed in pairs (pairs_int.h) */
+  CPU_CANDIDATES /* number of candidates */
 } cpu_candidate;
 
 /* Classes of shapes; the functions clv_cpu_class_of_... say which shapes each class has. */
 typedef enum cpu_shape_class {
-  CPU_DEPTHWISE,
+  CPU_DEPTHWISE, /* convolution with a group for each channel */
   CPU_GROUPED,
   CPU_FEW_CHANNELS,
   CPU_DILATED,
   CPU_POINTWISE,
   CPU_POINTWISE_STRIDED,
-  CPU_WINDOW, /* a convolution of more than one tap and at most 3 x 3; the next two, too */
+  CPU_WINDOW, /* a window of more than one tap and at most 3 x 3, as in the next two classes */
   CPU_WINDOW_SMALL_IMAGE,
   CPU_WINDOW_STRIDED,
   CPU_WIDE_WINDOW,
   CPU_WIDE_WINDOW_STRIDED,
-  CPU_FEW_ROWS,
-  CPU_MANY_ROWS,
-  CPU_NARROW,
-  CPU_WIDE,
-  CPU_SHAPE_CLASSES
+  CPU_FEW_ROWS,     /* linear of few input rows, or lstm of a small batch */
+  CPU_MANY_ROWS,    /* linear of many input rows */
+  CPU_NARROW,       /* attention of narrow heads, or lstm of a small hidden size */
+  CPU_WIDE,         /* attention of wide heads, or lstm of a large hidden size */
+  CPU_SHAPE_CLASSES /* number of classes */
 } cpu_shape_class;
 
 /* Returns the class of a convolution, the first of these that fits. DEPTHWISE: a group for each
@@ -87,9 +87,9 @@ cpu_shape_class clv_cpu_class_of_lstm(int64_t batch, int64_t hidden);
  * process. */
 cpu_candidate clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);
 
-/* As clv_cpu_choose, for an instruction set and a library ("oneDNN 2.6.3"). Takes the row of this
- * version of the library, or else the row of the newest other version. If the instruction set has
- * no row, takes one of the next lower instruction set that has. */
+/* As clv_cpu_choose, for an instruction set and a library ("oneDNN 2.6.3"). The answer is the row
+ * of choices.def for this version of the library, or else the row for the newest other version. For
+ * an instruction set without a row, it is a row of the next lower instruction set that has one. */
 cpu_candidate clv_cpu_choose_for(cpu_question question, cpu_shape_class shape_class,
                                  const char *isa, const char *library);
 
@@ -101,7 +101,7 @@ void clv_cpu_print_processor(char ret[CPU_PROCESSOR_NAME]);
 /* Computes clv_backend_cpu_bf16_percent (kernels.h). */
 unsigned clv_cpu_bf16_percent(const clv_node_desc *d, const char **ret_processor);
 
-/* Returns the first 12 digits of the SHA-256 of the table's rows CHOICE. */
+/* Returns the first 12 hexadecimal digits of the SHA-256 of the rows CHOICE in choices.def. */
 const char *clv_cpu_choices_digest(void);
 
 #endif

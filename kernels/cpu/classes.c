@@ -12,43 +12,43 @@
 
 enum { LANES = 16 }; /* number of partial sums over the classes */
 
-typedef struct class_kernel {
+typedef struct class_loss_kernel {
   cpu_kernel k;
-  size_t n_positions, positions_per_sample, classes;
+  size_t n_positions, positions_per_sample, n_classes;
   double weight_sum;          /* sum of the class weights, or the number of classes */
   const float *class_weights; /* weights of the classes; NULL: all are 1 */
-} class_kernel;
+} class_loss_kernel;
 
 /* Numbers saved for each position: its largest input, the sum of exp(x - max_x) over its classes,
  * and its term of the loss. */
-typedef struct class_position {
+typedef struct saved_class_position {
   double max_x, exp_sum, loss_term;
-} class_position;
+} saved_class_position;
 
-typedef struct class_job {
-  const class_kernel *k;
+typedef struct class_loss_job {
+  const class_loss_kernel *k;
   const clv_kernel_args *a;
   /* gradient of the loss, divided by the total weight of the counted positions */
   double gradient_scale;
-} class_job;
+} class_loss_job;
 
-static double class_weight(const class_kernel *k, size_t c) {
+static double class_weight(const class_loss_kernel *k, size_t c) {
   return k->class_weights ? (double)k->class_weights[c] : 1;
 }
 
-static bool is_position_counted(const class_kernel *k, int64_t label) {
+static bool is_position_counted(const class_loss_kernel *k, int64_t label) {
   return k->k.d.op == CLV_OP_NLL || label != k->k.d.attrs.ignore_index;
 }
 
 /* Computes the total weight of the counted positions. Fails for labels outside the classes. */
-static clv_code check_labels(const class_kernel *k, const int64_t *labels, double *ret,
-                             clv_err *err) {
+static clv_code sum_counted_weights(const class_loss_kernel *k, const int64_t *labels, double *ret,
+                                    clv_err *err) {
   int64_t label;
   *ret = 0;
   for (size_t i = 0; i < k->n_positions; i++) {
     if (!is_position_counted(k, labels[i])) continue;
     CLV_TRY(clv_check_position_label(labels, (int64_t)i, (int64_t)k->positions_per_sample,
-                                     (int64_t)k->classes, &label, err));
+                                     (int64_t)k->n_classes, &label, err));
     *ret += class_weight(k, (size_t)label);
   }
   return CLV_OK;
@@ -60,18 +60,18 @@ static clv_code check_labels(const class_kernel *k, const int64_t *labels, doubl
  * may be NULL: all weights are 1. */
 CPU_INLINE void sum_smoothing_terms_body(const float *x, const float *w, size_t n,
                                          double log_sum_exp, double *ret) {
-  double lane[LANES] = {0};
+  double lane_sums[LANES] = {0};
   for (size_t i = 0; i < n; i += LANES)
     for (size_t l = 0; l < LANES && i + l < n; l++)
-      lane[l] += w ? w[i + l] * (log_sum_exp - x[i + l]) : log_sum_exp - x[i + l];
+      lane_sums[l] += w ? w[i + l] * (log_sum_exp - x[i + l]) : log_sum_exp - x[i + l];
   for (size_t width = LANES / 2; width; width /= 2)
-    for (size_t l = 0; l < width; l++) lane[l] += lane[l + width];
-  *ret = lane[0];
+    for (size_t l = 0; l < width; l++) lane_sums[l] += lane_sums[l + width];
+  *ret = lane_sums[0];
 }
 
 /* Computes dx_c = gradient_scale target_weight p_c, where p_c = exp(x_c - max_x) inverse_sum.
  * target_weight: weight of the target's class, times 1 - label_smoothing. gradient_scale: see
- * class_job. */
+ * class_loss_job. */
 CPU_INLINE void compute_plain_grads_body(const float *x, size_t n, double max_x, double inverse_sum,
                                          double target_weight, double gradient_scale, float *dx) {
   for (size_t i = 0; i < n; i++)
@@ -106,27 +106,27 @@ CPU_CLONES(compute_smoothed_grads,
 
 /* ---- cross_entropy --------------------------------------------------------------------------- */
 
-static double compute_loss_term(const class_kernel *k, const float *x, size_t label,
-                                const class_position *p) {
+static double compute_loss_term(const class_loss_kernel *k, const float *x, size_t label,
+                                const saved_class_position *p) {
   double label_smoothing = k->k.d.attrs.label_smoothing, log_sum_exp = log(p->exp_sum) + p->max_x,
          smoothing_loss;
   double target_loss = class_weight(k, label) * (log_sum_exp - x[label]);
   if (label_smoothing == 0) return target_loss;
-  sum_smoothing_terms(x, k->class_weights, k->classes, log_sum_exp, &smoothing_loss);
+  sum_smoothing_terms(x, k->class_weights, k->n_classes, log_sum_exp, &smoothing_loss);
   return (1 - label_smoothing) * target_loss +
-         label_smoothing / (double)k->classes * smoothing_loss;
+         label_smoothing / (double)k->n_classes * smoothing_loss;
 }
 
 static void forward_positions(void *arg, size_t begin, size_t end) {
-  const class_job *j = arg;
+  const class_loss_job *j = arg;
   const int64_t *labels = j->a->in[1];
-  class_position *positions = j->a->saved;
+  saved_class_position *positions = j->a->saved;
   for (size_t i = begin; i < end; i++) {
-    const float *x = (const float *)j->a->in[0] + i * j->k->classes;
-    class_position p = {0};
+    const float *x = (const float *)j->a->in[0] + i * j->k->n_classes;
+    saved_class_position p = {0};
     if (is_position_counted(j->k, labels[i])) {
-      p.max_x = clv_cpu_find_row_max(x, j->k->classes);
-      p.exp_sum = clv_cpu_sum_row_exps(x, j->k->classes, p.max_x);
+      p.max_x = clv_cpu_find_row_max(x, j->k->n_classes);
+      p.exp_sum = clv_cpu_sum_row_exps(x, j->k->n_classes, p.max_x);
       p.loss_term = compute_loss_term(j->k, x, (size_t)labels[i], &p);
     }
     positions[i] = p;
@@ -134,11 +134,11 @@ static void forward_positions(void *arg, size_t begin, size_t end) {
 }
 
 static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const class_kernel *k = (const class_kernel *)base;
-  class_job j = {k, a, 0};
-  const class_position *positions = a->saved;
+  const class_loss_kernel *k = (const class_loss_kernel *)base;
+  class_loss_job j = {k, a, 0};
+  const saved_class_position *positions = a->saved;
   double total_weight, sum = 0;
-  CLV_TRY(check_labels(k, a->in[1], &total_weight, err));
+  CLV_TRY(sum_counted_weights(k, a->in[1], &total_weight, err));
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 8 * k->k.n_in), k->n_positions,
                    forward_positions, &j);
   for (size_t i = 0; i < k->n_positions; i++) sum += positions[i].loss_term;
@@ -146,18 +146,19 @@ static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a
   return CLV_OK;
 }
 
-static void backward_at_position(const class_job *j, size_t i, size_t label, float *dx) {
-  const class_kernel *k = j->k;
-  const class_position *p = (const class_position *)j->a->saved + i;
-  const float *x = (const float *)j->a->in[0] + i * k->classes;
+static void backward_at_position(const class_loss_job *j, size_t i, size_t label, float *dx) {
+  const class_loss_kernel *k = j->k;
+  const saved_class_position *p = (const saved_class_position *)j->a->saved + i;
+  const float *x = (const float *)j->a->in[0] + i * k->n_classes;
   double label_smoothing = k->k.d.attrs.label_smoothing,
          target_weight = (1 - label_smoothing) * class_weight(k, label),
-         smoothing_per_class = label_smoothing / (double)k->classes, inverse_sum = 1 / p->exp_sum;
+         smoothing_per_class = label_smoothing / (double)k->n_classes, inverse_sum = 1 / p->exp_sum;
   double dx_target = double_exp_of(x[label] - p->max_x) * inverse_sum;
   if (label_smoothing == 0)
-    compute_plain_grads(x, k->classes, p->max_x, inverse_sum, target_weight, j->gradient_scale, dx);
+    compute_plain_grads(x, k->n_classes, p->max_x, inverse_sum, target_weight, j->gradient_scale,
+                        dx);
   else
-    compute_smoothed_grads(x, k->class_weights, k->classes,
+    compute_smoothed_grads(x, k->class_weights, k->n_classes,
                            (const double[]){p->max_x, inverse_sum, target_weight,
                                             smoothing_per_class, k->weight_sum, j->gradient_scale},
                            dx);
@@ -169,22 +170,22 @@ static void backward_at_position(const class_job *j, size_t i, size_t label, flo
 }
 
 static void backward_positions(void *arg, size_t begin, size_t end) {
-  const class_job *j = arg;
+  const class_loss_job *j = arg;
   const int64_t *labels = j->a->in[1];
   for (size_t i = begin; i < end; i++) {
-    float *dx = (float *)j->a->din[0] + i * j->k->classes;
+    float *dx = (float *)j->a->din[0] + i * j->k->n_classes;
     if (is_position_counted(j->k, labels[i]))
       backward_at_position(j, i, (size_t)labels[i], dx);
     else
-      memset(dx, 0, j->k->classes * sizeof *dx);
+      memset(dx, 0, j->k->n_classes * sizeof *dx);
   }
 }
 
 static clv_code cross_entropy_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const class_kernel *k = (const class_kernel *)base;
-  class_job j = {k, a, 0};
+  const class_loss_kernel *k = (const class_loss_kernel *)base;
+  class_loss_job j = {k, a, 0};
   double total_weight;
-  CLV_TRY(check_labels(k, a->in[1], &total_weight, err));
+  CLV_TRY(sum_counted_weights(k, a->in[1], &total_weight, err));
   if (total_weight == 0) {
     memset(a->din[0], 0, k->k.n_in * sizeof(float));
     return CLV_OK;
@@ -198,59 +199,60 @@ static clv_code cross_entropy_backward(clv_kernel *base, const clv_kernel_args *
 /* ---- nll ------------------------------------------------------------------------------------- */
 
 static clv_code nll_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const class_kernel *k = (const class_kernel *)base;
+  const class_loss_kernel *k = (const class_loss_kernel *)base;
   const int64_t *labels = a->in[1];
   double total_weight, sum = 0;
-  CLV_TRY(check_labels(k, labels, &total_weight, err));
+  CLV_TRY(sum_counted_weights(k, labels, &total_weight, err));
   for (size_t i = 0; i < k->n_positions; i++)
-    sum -= ((const float *)a->in[0])[i * k->classes + (size_t)labels[i]];
+    sum -= ((const float *)a->in[0])[i * k->n_classes + (size_t)labels[i]];
   *(float *)a->out = (float)(sum / total_weight);
   return CLV_OK;
 }
 
 static clv_code nll_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const class_kernel *k = (const class_kernel *)base;
+  const class_loss_kernel *k = (const class_loss_kernel *)base;
   const int64_t *labels = a->in[1];
   double total_weight;
-  CLV_TRY(check_labels(k, labels, &total_weight, err));
+  CLV_TRY(sum_counted_weights(k, labels, &total_weight, err));
   memset(a->din[0], 0, k->k.n_in * sizeof(float));
   for (size_t i = 0; i < k->n_positions; i++)
-    ((float *)a->din[0])[i * k->classes + (size_t)labels[i]] =
+    ((float *)a->din[0])[i * k->n_classes + (size_t)labels[i]] =
         (float)(-(double)*(const float *)a->dout / total_weight);
   return CLV_OK;
 }
 
 /* ---- preparing the kernels ------------------------------------------------------------------- */
 
-static clv_code new_class_kernel(const clv_node_desc *d, class_kernel **ret, clv_err *err) {
+static clv_code new_class_loss_kernel(const clv_node_desc *d, class_loss_kernel **ret,
+                                      clv_err *err) {
   const clv_shape *x = &d->in[0];
-  class_kernel *k;
+  class_loss_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->positions_per_sample = x->rank == 3 ? (size_t)x->dim[1] : 1;
   k->n_positions = (size_t)x->dim[0] * k->positions_per_sample;
-  k->classes = (size_t)x->dim[x->rank - 1];
+  k->n_classes = (size_t)x->dim[x->rank - 1];
   *ret = k;
   return CLV_OK;
 }
 
 static clv_code cross_entropy_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
-  class_kernel *k;
-  CLV_TRY(new_class_kernel(d, &k, err));
+  class_loss_kernel *k;
+  CLV_TRY(new_class_loss_kernel(d, &k, err));
   k->class_weights = k->k.d.attrs.class_weights.n ? k->k.d.attrs.class_weights.of : NULL;
-  k->weight_sum = k->class_weights ? 0 : (double)k->classes;
-  for (size_t c = 0; k->class_weights && c < k->classes; c++)
+  k->weight_sum = k->class_weights ? 0 : (double)k->n_classes;
+  for (size_t c = 0; k->class_weights && c < k->n_classes; c++)
     k->weight_sum += (double)k->class_weights[c];
   k->k.base.forward = cross_entropy_forward;
   k->k.base.backward_input = d->need_dx[0] ? cross_entropy_backward : NULL;
   k->k.base.saved_flags = d->need_dx[0] ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
-  k->k.base.saved_bytes = k->n_positions * sizeof(class_position);
+  k->k.base.saved_bytes = k->n_positions * sizeof(saved_class_position);
   *ret = &k->k.base;
   return CLV_OK;
 }
 
 static clv_code nll_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
-  class_kernel *k;
-  CLV_TRY(new_class_kernel(d, &k, err));
+  class_loss_kernel *k;
+  CLV_TRY(new_class_loss_kernel(d, &k, err));
   k->k.base.forward = nll_forward;
   k->k.base.backward_input = d->need_dx[0] ? nll_backward : NULL;
   k->k.base.saved_flags = d->need_dx[0] ? CLV_SAVE_IN1 : 0;

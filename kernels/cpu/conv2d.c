@@ -23,9 +23,9 @@ typedef struct conv_kernel {
   bool is_transposed;
   dnnl_stream_t stream;
   /* oneDNN's primitives that compute y from x, x from y, and the weight gradient from both */
-  cpu_prim forward, backward_input, backward_weight;
+  cpu_primitive forward, backward_input, backward_weight;
   /* reorders of the weights and of their gradient; not made where the formats are equal */
-  cpu_prim reorder_to_forward, reorder_to_backward, reorder_from_gradient;
+  cpu_primitive reorder_to_forward, reorder_to_backward, reorder_from_gradient;
   /* conv_weights.c copies the weights or their gradient, in place of reorder_to_forward,
    * reorder_to_backward or reorder_from_gradient */
   bool forward_weights_are_tiled, backward_weights_are_tiled, gradient_is_tiled;
@@ -34,8 +34,8 @@ typedef struct conv_kernel {
   /* the pass that computes x reads a copy of the weights in the cache, not the parameters */
   bool caches_backward_weights;
   /* offset in the cache, in floats, of the copy of the weights for the pass that computes x */
-  size_t backward_offset;
-  /* function for the weight gradient; NULL: oneDNN computes it */
+  size_t backward_weights_offset;
+  /* function of conv_int.h that computes the weight gradient; NULL: oneDNN computes it */
   weight_grad_fn *own_weight_grad;
   int x_layout, y_layout; /* layouts of x and y without CLV_LAYOUT_BF16 */
   int din_layout;         /* f32 layout in which x is computed from y */
@@ -68,10 +68,10 @@ static const float *weights_for_y(const conv_kernel *k, const clv_kernel_args *a
 
 static const float *weights_for_x(const conv_kernel *k, const clv_kernel_args *a) {
   if (!k->caches_backward_weights) return a->param[CLV_SLOT_WEIGHT];
-  return (const float *)a->cache + k->backward_offset;
+  return (const float *)a->cache + k->backward_weights_offset;
 }
 
-static clv_code reorder_weight(conv_kernel *k, cpu_prim *p, const void *src, const void *dst,
+static clv_code reorder_weight(conv_kernel *k, cpu_primitive *p, const void *src, const void *dst,
                                const clv_kernel_args *a, clv_err *err) {
   clv_cpu_count_reorder();
   return clv_cpu_prim_run(p, k->stream, (const void *[]){src, dst, a->scratch}, err);
@@ -80,7 +80,7 @@ static clv_code reorder_weight(conv_kernel *k, cpu_prim *p, const void *src, con
 static cpu_weight_tiles describe_tiles(const conv_kernel *k, void *row_major) {
   return (cpu_weight_tiles){.k = k->s.k,
                             .c = k->s.c,
-                            .taps = k->s.kernel[0] * k->s.kernel[1],
+                            .n_taps = k->s.kernel[0] * k->s.kernel[1],
                             .threads = k->k.threads,
                             .tiles_are_bf16 = k->is_bf16,
                             .row_major = row_major};
@@ -91,7 +91,7 @@ static void pack_tiles(const conv_kernel *k, const clv_kernel_args *a, bool pack
   cpu_weight_tiles w = describe_tiles(k, a->param[CLV_SLOT_WEIGHT]);
   w.forward_tiles = packs_forward && k->forward_weights_are_tiled ? a->cache : NULL;
   w.backward_tiles = packs_backward && k->backward_weights_are_tiled
-                         ? (float *)a->cache + k->backward_offset
+                         ? (float *)a->cache + k->backward_weights_offset
                          : NULL;
   w.backward_tiles_are_c_major = k->backward_tiles_are_c_major;
   if (w.forward_tiles) clv_cpu_count_reorder();
@@ -272,25 +272,25 @@ static clv_code conv_transpose_backward_weight(clv_kernel *base, const clv_kerne
 
 static void conv_free(clv_kernel *base) {
   conv_kernel *k = (conv_kernel *)base;
-  cpu_prim *prims[] = {&k->forward,
-                       &k->backward_input,
-                       &k->backward_weight,
-                       &k->reorder_to_forward,
-                       &k->reorder_to_backward,
-                       &k->reorder_from_gradient};
+  cpu_primitive *prims[] = {&k->forward,
+                            &k->backward_input,
+                            &k->backward_weight,
+                            &k->reorder_to_forward,
+                            &k->reorder_to_backward,
+                            &k->reorder_from_gradient};
   for (size_t i = 0; i < CLV_COUNT(prims); i++) clv_cpu_prim_done(prims[i]);
   if (k->stream) dnnl_stream_destroy(k->stream);
   clv_freep(&k);
 }
 
-static cpu_const_md get_weight_md(const_dnnl_primitive_desc_t pd) {
+static cpu_const_memory_desc get_weight_md(const_dnnl_primitive_desc_t pd) {
   return dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
 }
 
 /* True if oneDNN's layout `md` is the one that `tag` names, and conv_weights.c can pack it. */
-static bool is_tiled(const conv_kernel *k, cpu_const_md md, dnnl_data_type_t type,
+static bool is_tiled(const conv_kernel *k, cpu_const_memory_desc md, dnnl_data_type_t type,
                      dnnl_format_tag_t tag) {
-  CLV_AUTO(clv_cpu_md_freep) cpu_md wanted = NULL;
+  CLV_AUTO(clv_cpu_md_freep) cpu_memory_desc wanted = NULL;
   dnnl_dims_t dims = {k->s.k, k->s.c, k->s.kernel[0], k->s.kernel[1]};
   return clv_cpu_can_use_weight_tiles(&k->s, k->k.d.attrs.groups, type == dnnl_bf16) &&
          cpu_md_create(&wanted, 4, dims, type, tag) == dnnl_success &&
@@ -310,9 +310,9 @@ static const weight_tags bf16_tags = {dnnl_bf16, dnnl_OIhw8i16o2i, dnnl_OIhw8o16
 /* Chooses the copies of the weights that refresh makes: none if oneDNN reads row-major weights, one
  * if both passes read the same format. */
 static clv_code choose_weight_copies(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {
-  cpu_const_md forward_md = get_weight_md(c->forward),
-               backward_md = get_weight_md(c->backward_input);
-  cpu_const_md row_major_md = c->row_major_weight;
+  cpu_const_memory_desc forward_md = get_weight_md(c->forward),
+                        backward_md = get_weight_md(c->backward_input);
+  cpu_const_memory_desc row_major_md = c->row_major_weight;
   const weight_tags tags = k->is_bf16 ? bf16_tags : f32_tags;
   clv_kernel *base = &k->k.base;
   if (!dnnl_memory_desc_equal(forward_md, row_major_md)) {
@@ -331,7 +331,7 @@ static clv_code choose_weight_copies(conv_kernel *k, const clv_conv_choice *c, c
         k->backward_tiles_are_c_major || is_tiled(k, backward_md, tags.type, tags.backward_tiles);
     if (!k->backward_weights_are_tiled)
       CLV_TRY(clv_cpu_prim_init_reorder(&k->reorder_to_backward, row_major_md, backward_md, err));
-    k->backward_offset = base->cache_bytes / sizeof(float);
+    k->backward_weights_offset = base->cache_bytes / sizeof(float);
     base->cache_bytes += clv_align_up(dnnl_memory_desc_get_size(backward_md), 64);
     base->reorders_refresh++;
   }
@@ -340,7 +340,7 @@ static clv_code choose_weight_copies(conv_kernel *k, const clv_conv_choice *c, c
 }
 
 static clv_code make_forward_primitive(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {
-  static const cpu_prim_arg args[] = {
+  static const cpu_primitive_arg args[] = {
       {.arg = DNNL_ARG_SRC, .query = dnnl_query_src_md},
       {.arg = DNNL_ARG_WEIGHTS, .query = dnnl_query_weights_md},
       {.arg = DNNL_ARG_DST, .query = dnnl_query_dst_md},
@@ -352,7 +352,7 @@ static clv_code make_forward_primitive(conv_kernel *k, const clv_conv_choice *c,
 
 static clv_code make_backward_input_primitive(conv_kernel *k, const clv_conv_choice *c,
                                               clv_err *err) {
-  static const cpu_prim_arg args[] = {
+  static const cpu_primitive_arg args[] = {
       {.arg = DNNL_ARG_DIFF_DST, .query = dnnl_query_diff_dst_md},
       {.arg = DNNL_ARG_WEIGHTS, .query = dnnl_query_weights_md},
       {.arg = DNNL_ARG_DIFF_SRC, .query = dnnl_query_diff_src_md},
@@ -365,7 +365,7 @@ static clv_code make_backward_input_primitive(conv_kernel *k, const clv_conv_cho
 
 static clv_code make_backward_weight_primitive(conv_kernel *k, const clv_conv_choice *c,
                                                clv_err *err) {
-  static const cpu_prim_arg args[] = {
+  static const cpu_primitive_arg args[] = {
       {.arg = DNNL_ARG_SRC, .query = dnnl_query_src_md},
       {.arg = DNNL_ARG_DIFF_DST, .query = dnnl_query_diff_dst_md},
       {.arg = DNNL_ARG_DIFF_WEIGHTS, .query = dnnl_query_diff_weights_md},
@@ -374,7 +374,8 @@ static clv_code make_backward_weight_primitive(conv_kernel *k, const clv_conv_ch
   if (!k->k.d.need_dw) return CLV_OK;
   k->k.base.saved_flags = k->k.base.saved_flags_for_dw = CLV_SAVE_IN0;
   if (k->own_weight_grad) return CLV_OK;
-  cpu_const_md dw = dnnl_primitive_desc_query_md(c->weight_grad, dnnl_query_diff_weights_md, 0);
+  cpu_const_memory_desc dw =
+      dnnl_primitive_desc_query_md(c->weight_grad, dnnl_query_diff_weights_md, 0);
   if (!dnnl_memory_desc_equal(dw, c->row_major_weight)) {
     k->gradient_is_tiled = is_tiled(k, dw, dnnl_f32, dnnl_OIhw16i16o);
     if (!k->gradient_is_tiled)
@@ -399,12 +400,12 @@ static size_t own_weight_grad_scratch_bytes(const conv_kernel *k) {
  * of the pass that computes x. No two functions run at once, so scratch has the size of the
  * largest. */
 static void lay_out_scratch(conv_kernel *k) {
-  const cpu_prim *prims[] = {&k->forward,
-                             &k->backward_input,
-                             &k->backward_weight,
-                             &k->reorder_to_forward,
-                             &k->reorder_to_backward,
-                             &k->reorder_from_gradient};
+  const cpu_primitive *prims[] = {&k->forward,
+                                  &k->backward_input,
+                                  &k->backward_weight,
+                                  &k->reorder_to_forward,
+                                  &k->reorder_to_backward,
+                                  &k->reorder_from_gradient};
   size_t scratchpad_floats = 0, line_floats = 64 / sizeof(float);
   for (size_t i = 0; i < CLV_COUNT(prims); i++)
     scratchpad_floats = CLV_MAX(scratchpad_floats, prims[i]->scratch_bytes);
@@ -437,7 +438,8 @@ static void choose_functions(conv_kernel *k) {
     b->backward_weight = is_transposed ? conv_transpose_backward_weight : conv_backward_weight;
 }
 
-/* Returns our function for the weight gradient; NULL: oneDNN computes it. */
+/* Returns the function of conv_int.h that computes the weight gradient; NULL: oneDNN computes it.
+ */
 static weight_grad_fn *choose_own_weight_grad(const conv_kernel *k, const clv_conv_choice *c) {
   int64_t groups = k->k.d.attrs.groups;
   cpu_shape_class shape_class = clv_cpu_class_of_conv(&k->s, groups);

@@ -8,22 +8,22 @@
 
 /* Adds value i of a plane to sum[i % lanes]. */
 CPU_INLINE void add_values(const float *restrict x, size_t n, size_t lanes, double *restrict sum) {
-  double lane[NORM_LANES];
+  double lane_sums[NORM_LANES];
   size_t i = 0;
-  for (size_t l = 0; l < lanes; l++) lane[l] = sum[l];
+  for (size_t l = 0; l < lanes; l++) lane_sums[l] = sum[l];
   for (; i + lanes <= n; i += lanes)
-    for (size_t l = 0; l < lanes; l++) lane[l] += (double)x[i + l];
-  for (size_t l = 0; l < lanes; l++) sum[l] = lane[l];
+    for (size_t l = 0; l < lanes; l++) lane_sums[l] += (double)x[i + l];
+  for (size_t l = 0; l < lanes; l++) sum[l] = lane_sums[l];
   for (size_t l = 0; i + l < n; l++) sum[l] += (double)x[i + l];
 }
 
 CPU_INLINE void add_plane_body(const float *x, size_t n, size_t block, double *sum) {
   if (block == 16)
-    add_values(x, n, 16 * NORM_SPREAD, sum);
+    add_values(x, n, 16 * NORM_PARTIAL_SUMS, sum);
   else if (block == 8)
-    add_values(x, n, 8 * NORM_SPREAD, sum);
+    add_values(x, n, 8 * NORM_PARTIAL_SUMS, sum);
   else
-    add_values(x, n, NORM_SPREAD, sum);
+    add_values(x, n, NORM_PARTIAL_SUMS, sum);
 }
 
 CPU_CLONES(add_plane, (const float *restrict x, size_t n, size_t block, double *restrict sum),
@@ -42,8 +42,8 @@ void clv_cpu_conv_sum_bias_grads(void *job, size_t begin, size_t end) {
     for (size_t n = 0; n < (size_t)j->n; n++)
       add_plane(j->dy + (n * n_blocks + block) * plane_size, plane_size, b, sum);
     for (size_t l = 0, c = block * b; l < b && c < (size_t)j->channels; l++, c++) {
-      const double *lane = &sum[l];
-      float total = (float)((lane[0] + lane[2 * b]) + (lane[b] + lane[3 * b]));
+      const double *lane_sums = &sum[l];
+      float total = (float)((lane_sums[0] + lane_sums[2 * b]) + (lane_sums[b] + lane_sums[3 * b]));
       j->db[c] = j->accumulate ? j->db[c] + total : total;
     }
   }

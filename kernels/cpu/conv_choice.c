@@ -48,17 +48,17 @@ static void compute_right_pads(const clv_window *s, dnnl_dims_t ret) {
 /* Descriptions of a convolution's tensors, and its window: strides, pads before and after the
  * image, and dilates, the numbers of positions between two taps. */
 typedef struct conv_tensors {
-  cpu_md src, din, weight, dweight, bias, dst;
+  cpu_memory_desc src, din, weight, dweight, bias, dst;
   dnnl_dims_t strides, pads, right_pads, dilates;
 } conv_tensors;
 
 static void free_tensors(const conv_tensors *t) {
-  const cpu_md memory_descs[] = {t->src, t->din, t->weight, t->dweight, t->bias, t->dst};
+  const cpu_memory_desc memory_descs[] = {t->src, t->din, t->weight, t->dweight, t->bias, t->dst};
   for (size_t i = 0; i < CLV_COUNT(memory_descs); i++) cpu_md_destroy(memory_descs[i]);
 }
 
 static dnnl_status_t describe_weight(const clv_conv_request *request, dnnl_data_type_t type,
-                                     dnnl_format_tag_t tag, cpu_md *ret) {
+                                     dnnl_format_tag_t tag, cpu_memory_desc *ret) {
   const clv_window *s = &request->s;
   int64_t g = request->groups;
   dnnl_dims_t dense_dims = {s->k, s->c, s->kernel[0], s->kernel[1]};
@@ -141,7 +141,8 @@ static bool is_fast(const clv_conv_choice *c) {
 
 enum { CHANNELS_LAST_BF16, BLOCKS_BF16, BLOCKS, ROW_MAJOR, N_LAYOUTS };
 
-/* Writes the choices to try, in this order; ROW_MAJOR is the last. Returns their number. */
+/* Writes to ret the layouts to try, the preferred layout first and ROW_MAJOR last. Returns the
+ * number of layouts. */
 static int order_layouts(const clv_conv_request *request, int ret[N_LAYOUTS]) {
   cpu_shape_class shape_class = clv_cpu_class_of_conv(&request->s, request->groups);
   int n = 0;
@@ -161,7 +162,7 @@ clv_code clv_cpu_conv_choose(const clv_conv_request *request, dnnl_primitive_att
                              clv_conv_choice *ret, clv_err *err) {
   int b = clv_cpu_channel_block();
   bool reads_few_channels = request->s.c < b && request->groups == 1;
-  int channels_last_layout = 1 | CLV_LAYOUT_CHANNELS_LAST, order[N_LAYOUTS];
+  int channels_last_layout = 1 | CLV_LAYOUT_CHANNELS_LAST, layouts_to_try[N_LAYOUTS];
   clv_conv_choice choices[N_LAYOUTS] = {
       [CHANNELS_LAST_BF16] = {.src_layout = channels_last_layout,
                               .dst_layout = channels_last_layout,
@@ -179,10 +180,10 @@ clv_code clv_cpu_conv_choose(const clv_conv_request *request, dnnl_primitive_att
       [ROW_MAJOR] = {.src_layout = 1, .dst_layout = 1, .din_layout = 1},
   };
   clv_code code = CLV_OK;
-  for (int i = 0, n = order_layouts(request, order); i < n; i++) {
-    clv_conv_choice *c = &choices[order[i]];
+  for (int i = 0, n = order_layouts(request, layouts_to_try); i < n; i++) {
+    clv_conv_choice *c = &choices[layouts_to_try[i]];
     code = try_choice(request, attr, c, err);
-    if (code == CLV_OK && (order[i] == ROW_MAJOR || is_fast(c))) {
+    if (code == CLV_OK && (layouts_to_try[i] == ROW_MAJOR || is_fast(c))) {
       *ret = *c;
       return CLV_OK;
     }

@@ -18,7 +18,7 @@ typedef struct clv_conv_choice {
   bool needs_amx;        /* a primitive that does not use AMX does not count as fast */
   bool is_bf16;          /* input, output, output gradient and weights are bf16 */
   dnnl_primitive_desc_t forward, backward_input, weight_grad;
-  cpu_md row_major_weight;
+  cpu_memory_desc row_major_weight;
 } clv_conv_choice;
 
 /* Convolution for which to choose. has_bias: forward adds a bias. wants_bf16: choices in bf16 are

@@ -9,9 +9,9 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-/* Arguments of our weight gradients: dw[k][c][u][v] (+)= sum over n, i, j of dy[n][k][i][j]
- * x[n][c][i stride - pad + u dilation][j stride - pad + v dilation]. dy has channel block `block`.
- * The order of the sums does not depend on the number of threads. */
+/* Arguments of the functions below that compute a weight gradient: dw[k][c][u][v] (+)= sum over n,
+ * i, j of dy[n][k][i][j] x[n][c][i * stride - pad + u * dilation][j * stride - pad + v * dilation].
+ * dy has channel block `block`. The order of the sums does not depend on the number of threads. */
 typedef struct cpu_weight_grad_job {
   clv_window s;
   int block, threads;
@@ -53,7 +53,7 @@ typedef struct cpu_bias_grad_job {
 /* clv_cpu_conv_sum_bias_grads, a clv_cpu_range_fn, computes the gradients of channel blocks [begin,
  * end), of which clv_cpu_conv_count_bias_blocks returns the number. It adds in double and rounds
  * once. The bits do not depend on `block`: position p of a plane is added to the partial sum
- * p % NORM_SPREAD of its channel. */
+ * p % NORM_PARTIAL_SUMS of its channel. */
 size_t clv_cpu_conv_count_bias_blocks(const cpu_bias_grad_job *j);
 void clv_cpu_conv_sum_bias_grads(void *job, size_t begin, size_t end);
 
@@ -64,7 +64,7 @@ void clv_cpu_conv_sum_bias_grads(void *job, size_t begin, size_t end);
  * [K/16][C/16][taps][16 k][16 c] (OIhw16o16i) or, with backward_tiles_are_c_major,
  * [C/16][K/16][taps][16 k][16 c] (IOhw16o16i). */
 typedef struct cpu_weight_tiles {
-  int64_t k, c, taps;
+  int64_t k, c, n_taps;
   int threads;
   float *row_major;
   void *forward_tiles, *backward_tiles;

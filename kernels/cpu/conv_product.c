@@ -17,7 +17,7 @@ static size_t count_taps(const clv_window *s) { return (size_t)(s->kernel[0] * s
 
 static bool has_stride(const clv_window *s) { return s->stride[0] != 1 || s->stride[1] != 1; }
 
-/* True if x itself is the right factor X of the product. */
+/* True if x itself is the right factor X of the product dy^T X, so that no copy of x is needed. */
 static bool can_use_x_as_factor(const clv_window *s) {
   return count_taps(s) == 1 && !has_stride(s) && s->pad[0] == 0 && s->pad[1] == 0;
 }
@@ -29,25 +29,25 @@ bool clv_cpu_can_use_product_conv(const clv_window *s, int64_t groups) {
 
 /* Offsets in scratch, in bytes, of: the packed right factor; the rows of the right factor, unless x
  * has them; dW in the order [K][taps][C], unless there is one tap; and the bias gradient.
- * end_offset: size of scratch. The packed left factor has offset 0. */
-typedef struct product_layout {
-  size_t right_offset, rows_offset, sums_offset, bias_sums_offset, end_offset;
-} product_layout;
+ * scratch_bytes: size of scratch. The packed left factor has offset 0. */
+typedef struct scratch_layout {
+  size_t right_factor_offset, factor_rows_offset, sums_offset, bias_sums_offset, scratch_bytes;
+} scratch_layout;
 
-static product_layout lay_out_product(const clv_window *s, int threads) {
-  size_t n = count_positions(s), columns = count_taps(s) * (size_t)s->c, k = (size_t)s->k;
-  product_layout o = {.right_offset = clv_cpu_pairs_scratch_bytes(threads, k, n)};
-  o.rows_offset = o.right_offset + clv_cpu_pairs_bytes(columns, n);
-  o.sums_offset = o.rows_offset +
-                  (can_use_x_as_factor(s) ? 0 : clv_align_up(n * columns * sizeof(uint16_t), 64));
+static scratch_layout lay_out_scratch(const clv_window *s, int threads) {
+  size_t n = count_positions(s), n_columns = count_taps(s) * (size_t)s->c, k = (size_t)s->k;
+  scratch_layout o = {.right_factor_offset = clv_cpu_pairs_scratch_bytes(threads, k, n)};
+  o.factor_rows_offset = o.right_factor_offset + clv_cpu_pairs_bytes(n_columns, n);
+  o.sums_offset = o.factor_rows_offset +
+                  (can_use_x_as_factor(s) ? 0 : clv_align_up(n * n_columns * sizeof(uint16_t), 64));
   o.bias_sums_offset =
-      o.sums_offset + (count_taps(s) == 1 ? 0 : clv_align_up(k * columns * sizeof(float), 64));
-  o.end_offset = o.bias_sums_offset + clv_align_up(k * sizeof(float), 64);
+      o.sums_offset + (count_taps(s) == 1 ? 0 : clv_align_up(k * n_columns * sizeof(float), 64));
+  o.scratch_bytes = o.bias_sums_offset + clv_align_up(k * sizeof(float), 64);
   return o;
 }
 
 size_t clv_cpu_product_conv_scratch_bytes(const clv_window *s, int threads) {
-  return lay_out_product(s, threads).end_offset;
+  return lay_out_scratch(s, threads).scratch_bytes;
 }
 
 /* ---- rows of the right factor ---------------------------------------------------------------- */
@@ -107,33 +107,34 @@ static void store_sums(const cpu_weight_grad_job *job, const float *sums) {
 
 void clv_cpu_product_conv_compute_dw(const cpu_weight_grad_job *job) {
   const clv_window *s = &job->s;
-  product_layout o = lay_out_product(s, job->threads);
+  scratch_layout o = lay_out_scratch(s, job->threads);
   char *scratch = (char *)job->scratch;
-  uint16_t *right = (void *)(scratch + o.right_offset), *rows = (void *)(scratch + o.rows_offset);
+  uint16_t *right_factor = (void *)(scratch + o.right_factor_offset),
+           *rows = (void *)(scratch + o.factor_rows_offset);
   float *bias_sums = (void *)(scratch + o.bias_sums_offset);
   bool is_pointwise = count_taps(s) == 1;
-  size_t n = count_positions(s), columns = count_taps(s) * (size_t)s->c;
+  size_t n = count_positions(s), n_columns = count_taps(s) * (size_t)s->c;
   rows_job copy_job = {s, (const void *)job->x, rows};
   if (!can_use_x_as_factor(s))
-    clv_cpu_parallel(clv_cpu_useful_threads(job->threads, n * columns), (size_t)(s->n * s->oh),
+    clv_cpu_parallel(clv_cpu_useful_threads(job->threads, n * n_columns), (size_t)(s->n * s->oh),
                      copy_image_rows, &copy_job);
   const cpu_pairs_factor x = {.bf16_x = can_use_x_as_factor(s) ? copy_job.x : rows,
                               .rows = n,
-                              .columns = columns,
+                              .columns = n_columns,
                               .is_right = true};
   const cpu_pairs_factor dy = {
       .bf16_x = (const void *)job->dy, .rows = n, .columns = (size_t)s->k, .is_transposed = true};
   cpu_pairs_product p = {.left_factor = dy,
                          .m = (size_t)s->k,
-                         .n = columns,
+                         .n = n_columns,
                          .k = n,
-                         .right_packed = right,
+                         .right_packed = right_factor,
                          .scratch = (void *)scratch,
                          .c = is_pointwise ? job->dw : (void *)(scratch + o.sums_offset),
                          .accumulate = is_pointwise && job->accumulate,
                          .sums = job->db ? bias_sums : NULL};
   if (p.accumulate) memset(bias_sums, 0, (size_t)s->k * sizeof *bias_sums);
-  clv_cpu_pairs_pack(job->threads, &x, right);
+  clv_cpu_pairs_pack(job->threads, &x, right_factor);
   clv_cpu_pairs_multiply(job->threads, &p);
   if (!is_pointwise) store_sums(job, p.c);
   for (size_t k = 0; job->db && k < (size_t)s->k; k++)

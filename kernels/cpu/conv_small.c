@@ -11,9 +11,9 @@
 
 enum { MAX_TAPS = 9 }; /* number of taps whose sums are in registers at a time: a 3x3 window */
 
-/* Returns the size in floats of the image with its frame of zeros. In scratch the sums of all taps
- * for one output block and one input channel follow. */
-static size_t frame_size(const clv_window *s) {
+/* Returns the size in floats of the padded image, which is the image in a frame of zeros. In
+ * scratch the sums of all taps for one output block and one input channel follow. */
+static size_t padded_image_size(const clv_window *s) {
   return (size_t)((s->h + 2 * s->pad[0]) * (s->w + 2 * s->pad[1]));
 }
 
@@ -22,67 +22,70 @@ static size_t sums_size(const clv_window *s, int block) {
 }
 
 static size_t share_scratch_size(const clv_window *s, int block) {
-  return clv_align_up(frame_size(s) + sums_size(s, block), 16);
+  return clv_align_up(padded_image_size(s) + sums_size(s, block), 16);
 }
 
 size_t clv_cpu_small_conv_scratch_bytes(const clv_window *s, int block, int threads) {
   return share_scratch_size(s, block) * (size_t)threads * sizeof(float);
 }
 
-static void fill_frame(const clv_window *s, const float *x, float *frame) {
+static void fill_padded_image(const clv_window *s, const float *x, float *padded_image) {
   int64_t width = s->w + 2 * s->pad[1];
   for (int64_t h = 0; h < s->h; h++)
-    memcpy(frame + (h + s->pad[0]) * width + s->pad[1], x + h * s->w, (size_t)s->w * sizeof *x);
+    memcpy(padded_image + (h + s->pad[0]) * width + s->pad[1], x + h * s->w,
+           (size_t)s->w * sizeof *x);
 }
 
-/* SUM_TAPS defines functions for channel blocks of B, compiled for TARGET. sum_taps adds to
- * sums[first + t] the sum over one image of dy times the frame at tap first + t, for t below
+/* DEFINE_TAP_SUMS defines functions for channel blocks of B, compiled for TARGET. sum_taps adds to
+ * sums[first + t] the sum over one image of dy times the padded image at tap first + t, for t below
  * `taps`. sum_image does so for all taps. */
-#define SUM_TAPS(B, vf, W, TARGET)                                                                 \
-  TARGET CPU_INLINE void sum_taps_##B##_##W(const clv_window *s, const float *frame,               \
-                                            const float *dy_plane, int64_t first,                  \
-                                            const int64_t taps, float *sums) {                     \
-    const vf *dy = (const vf *)dy_plane;                                                           \
-    int64_t width = s->w + 2 * s->pad[1], step = s->stride[1];                                     \
-    const float *at[MAX_TAPS];                                                                     \
-    vf acc[MAX_TAPS];                                                                              \
-    for (int64_t t = 0; t < taps; t++) {                                                           \
-      at[t] = frame + (first + t) / s->kernel[1] * s->dilation[0] * width +                        \
-              (first + t) % s->kernel[1] * s->dilation[1];                                         \
-      acc[t] = (vf){0};                                                                            \
-    }                                                                                              \
-    for (int64_t i = 0; i < s->oh; i++) {                                                          \
-      int64_t row = i * s->stride[0] * width;                                                      \
-      for (int64_t o = 0; o < s->ow; o++, dy++)                                                    \
-        for (int64_t t = 0; t < taps; t++) acc[t] += *dy * at[t][row + o * step];                  \
-    }                                                                                              \
-    for (int64_t t = 0; t < taps; t++) *((vf *)sums + first + t) += acc[t];                        \
-  }                                                                                                \
-  TARGET static void sum_image_##B##_##W(const clv_window *s, const float *frame, const float *dy, \
-                                         float *sums) {                                            \
-    int64_t n_taps = s->kernel[0] * s->kernel[1], first = 0;                                       \
-    for (; first + MAX_TAPS <= n_taps; first += MAX_TAPS)                                          \
-      sum_taps_##B##_##W(s, frame, dy, first, MAX_TAPS, sums);                                     \
-    for (; first + 4 <= n_taps; first += 4) sum_taps_##B##_##W(s, frame, dy, first, 4, sums);      \
-    for (; first < n_taps; first++) sum_taps_##B##_##W(s, frame, dy, first, 1, sums);              \
+#define DEFINE_TAP_SUMS(B, vf, W, TARGET)                                                    \
+  TARGET CPU_INLINE void sum_taps_##B##_##W(const clv_window *s, const float *padded_image,  \
+                                            const float *dy_plane, int64_t first,            \
+                                            const int64_t taps, float *sums) {               \
+    const vf *dy = (const vf *)dy_plane;                                                     \
+    int64_t width = s->w + 2 * s->pad[1], step = s->stride[1];                               \
+    const float *at[MAX_TAPS];                                                               \
+    vf acc[MAX_TAPS];                                                                        \
+    for (int64_t t = 0; t < taps; t++) {                                                     \
+      at[t] = padded_image + (first + t) / s->kernel[1] * s->dilation[0] * width +           \
+              (first + t) % s->kernel[1] * s->dilation[1];                                   \
+      acc[t] = (vf){0};                                                                      \
+    }                                                                                        \
+    for (int64_t i = 0; i < s->oh; i++) {                                                    \
+      int64_t row = i * s->stride[0] * width;                                                \
+      for (int64_t o = 0; o < s->ow; o++, dy++)                                              \
+        for (int64_t t = 0; t < taps; t++) acc[t] += *dy * at[t][row + o * step];            \
+    }                                                                                        \
+    for (int64_t t = 0; t < taps; t++) *((vf *)sums + first + t) += acc[t];                  \
+  }                                                                                          \
+  TARGET static void sum_image_##B##_##W(const clv_window *s, const float *padded_image,     \
+                                         const float *dy, float *sums) {                     \
+    int64_t n_taps = s->kernel[0] * s->kernel[1], first = 0;                                 \
+    for (; first + MAX_TAPS <= n_taps; first += MAX_TAPS)                                    \
+      sum_taps_##B##_##W(s, padded_image, dy, first, MAX_TAPS, sums);                        \
+    for (; first + 4 <= n_taps; first += 4)                                                  \
+      sum_taps_##B##_##W(s, padded_image, dy, first, 4, sums);                               \
+    for (; first < n_taps; first++) sum_taps_##B##_##W(s, padded_image, dy, first, 1, sums); \
   }
 
-SUM_TAPS(8, cpu_vf8, PLAIN, CPU_TARGET_PLAIN)
-SUM_TAPS(8, cpu_vf8, 256, CPU_TARGET_256)
-SUM_TAPS(8, cpu_vf8, 512, CPU_TARGET_512)
-SUM_TAPS(16, cpu_vf16, PLAIN, CPU_TARGET_PLAIN)
-SUM_TAPS(16, cpu_vf16, 256, CPU_TARGET_256)
-SUM_TAPS(16, cpu_vf16, 512, CPU_TARGET_512)
+DEFINE_TAP_SUMS(8, cpu_vf8, PLAIN, CPU_TARGET_PLAIN)
+DEFINE_TAP_SUMS(8, cpu_vf8, 256, CPU_TARGET_256)
+DEFINE_TAP_SUMS(8, cpu_vf8, 512, CPU_TARGET_512)
+DEFINE_TAP_SUMS(16, cpu_vf16, PLAIN, CPU_TARGET_PLAIN)
+DEFINE_TAP_SUMS(16, cpu_vf16, 256, CPU_TARGET_256)
+DEFINE_TAP_SUMS(16, cpu_vf16, 512, CPU_TARGET_512)
 
-typedef void sum_image_fn(const clv_window *s, const float *frame, const float *dy, float *sums);
+typedef void sum_image_fn(const clv_window *s, const float *padded_image, const float *dy,
+                          float *sums);
 
 /* The three compilations of a function, indexed by clv_cpu_vector_width(). */
-#define BY_WIDTH(name) \
+#define FNS_BY_WIDTH(name) \
   { [CPU_PLAIN] = name##_PLAIN, [CPU_AVX2] = name##_256, [CPU_AVX512] = name##_512 }
 
 /* Functions that sum one image, for channel blocks 8 and 16, indexed by block / 16. */
-static sum_image_fn *const sum_image_fns[2][3] = {[8 / 16] = BY_WIDTH(sum_image_8),
-                                                  [16 / 16] = BY_WIDTH(sum_image_16)};
+static sum_image_fn *const sum_image_fns[2][3] = {[8 / 16] = FNS_BY_WIDTH(sum_image_8),
+                                                  [16 / 16] = FNS_BY_WIDTH(sum_image_16)};
 
 static void store_sum(float *dst, float value, bool accumulate) {
   *dst = accumulate ? *dst + value : value;
@@ -94,12 +97,12 @@ static void compute_block_pair(const cpu_weight_grad_job *j, int64_t k_block, in
   const clv_window *s = &j->s;
   int64_t n_k_blocks = (s->k + j->block - 1) / j->block, image_size = s->oh * s->ow * j->block;
   int64_t taps = s->kernel[0] * s->kernel[1];
-  float *frame = scratch, *sums = scratch + frame_size(s);
-  memset(scratch, 0, (frame_size(s) + sums_size(s, j->block)) * sizeof *scratch);
+  float *padded_image = scratch, *sums = scratch + padded_image_size(s);
+  memset(scratch, 0, (padded_image_size(s) + sums_size(s, j->block)) * sizeof *scratch);
   for (int64_t n = 0; n < s->n; n++) {
     const float *dy = j->dy + (n * n_k_blocks + k_block) * image_size;
-    fill_frame(s, j->x + (n * s->c + c) * s->h * s->w, frame);
-    sum_image_fns[j->block / 16][clv_cpu_vector_width()](s, frame, dy, sums);
+    fill_padded_image(s, j->x + (n * s->c + c) * s->h * s->w, padded_image);
+    sum_image_fns[j->block / 16][clv_cpu_vector_width()](s, padded_image, dy, sums);
   }
   for (int64_t l = 0, k = k_block * j->block; l < j->block && k < s->k; l++, k++)
     for (int64_t t = 0; t < taps; t++)

@@ -78,7 +78,7 @@ void clv_cpu_transpose(const float *src, size_t rows, size_t columns, size_t src
 typedef struct cpu_planes {
   size_t n, planes_per_sample; /* n: number of planes of all samples */
   size_t width;                /* channels of a plane */
-  int64_t pitch;               /* values from one position to the next */
+  int64_t position_stride;     /* values from one position to the next */
   bool is_channels_last;       /* the layout is channels last */
 } cpu_planes;
 
@@ -86,8 +86,8 @@ cpu_planes clv_cpu_planes_of(const clv_window *s, int layout);
 
 /* Returns the index of the first value of plane p. image_size: number of positions of an image. */
 CPU_INLINE int64_t clv_cpu_plane_start(const cpu_planes *v, size_t p, int64_t image_size) {
-  if (!v->is_channels_last) return (int64_t)p * image_size * v->pitch;
-  return (int64_t)(p / v->planes_per_sample) * image_size * v->pitch +
+  if (!v->is_channels_last) return (int64_t)p * image_size * v->position_stride;
+  return (int64_t)(p / v->planes_per_sample) * image_size * v->position_stride +
          (int64_t)(p % v->planes_per_sample * v->width);
 }
 
@@ -192,7 +192,7 @@ clv_code clv_cpu_gemm_strided(const cpu_gemm *g, const float *a, int64_t lda, co
  * call loads OpenBLAS, so a process that runs no layers does not load it. */
 bool clv_cpu_has_blas(void);
 /* True if OpenBLAS is loaded and its vectors are no narrower than oneDNN's. */
-bool clv_cpu_blas_is_as_wide(void);
+bool clv_cpu_blas_vectors_are_wide_enough(void);
 const char *clv_cpu_blas_version(void); /* "OpenBLAS 0.3.21 SkylakeX" or "no OpenBLAS" */
 
 /* Computes dst[j] = sum over i of src[i][j], or adds the sum to dst[j]. Rows are added in index
@@ -221,10 +221,10 @@ cpu_prepare_fn clv_cpu_linear_bf16;
 
 /* The functions `add`, `sum_squares` and `step` of the backend (kernels.h). */
 void clv_cpu_add_to(clv_dtype dtype, void *dst, const void *src, size_t n);
-clv_code clv_cpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
-                             size_t n_runs, double *ret, clv_err *err);
+clv_code clv_cpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *ranges,
+                             size_t n_ranges, double *ret, clv_err *err);
 void clv_cpu_step(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
-                  float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
-                  size_t n_runs);
+                  float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *ranges,
+                  size_t n_ranges);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * oneDNN primitives: made once, run on raw pointers.
+ * Makes oneDNN primitives, and runs a primitive on pointers to the values of its arguments.
  */
 #include "kernels/cpu/dnnl_int.h"
 
@@ -58,7 +58,7 @@ clv_code clv_cpu_make_dnnl_attr(dnnl_primitive_attr_t *ret, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code add_arg(cpu_prim *p, int arg, cpu_const_md md, clv_err *err) {
+static clv_code add_arg(cpu_primitive *p, int arg, cpu_const_memory_desc md, clv_err *err) {
   dnnl_engine_t engine;
   CLV_TRY(clv_cpu_get_engine(&engine, err));
   CLV_TRY(clv_cpu_dnnl_check(
@@ -68,12 +68,12 @@ static clv_code add_arg(cpu_prim *p, int arg, cpu_const_md md, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_cpu_prim_init(cpu_prim *p, const_dnnl_primitive_desc_t pd, const cpu_prim_arg *args,
-                           int n, clv_err *err) {
-  cpu_const_md scratchpad = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+clv_code clv_cpu_prim_init(cpu_primitive *p, const_dnnl_primitive_desc_t pd,
+                           const cpu_primitive_arg *args, int n, clv_err *err) {
+  cpu_const_memory_desc scratchpad = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
   CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_create(&p->primitive, pd), "primitive", err));
   for (int i = 0; i < n; i++) {
-    cpu_const_md md = dnnl_primitive_desc_query_md(pd, args[i].query, args[i].index);
+    cpu_const_memory_desc md = dnnl_primitive_desc_query_md(pd, args[i].query, args[i].index);
     CLV_TRY(add_arg(p, args[i].arg, md, err));
   }
   p->scratch_bytes = scratchpad ? dnnl_memory_desc_get_size(scratchpad) : 0;
@@ -82,8 +82,9 @@ clv_code clv_cpu_prim_init(cpu_prim *p, const_dnnl_primitive_desc_t pd, const cp
   return CLV_OK;
 }
 
-clv_code clv_cpu_prim_init_reorder(cpu_prim *p, cpu_const_md src, cpu_const_md dst, clv_err *err) {
-  static const cpu_prim_arg args[] = {
+clv_code clv_cpu_prim_init_reorder(cpu_primitive *p, cpu_const_memory_desc src,
+                                   cpu_const_memory_desc dst, clv_err *err) {
+  static const cpu_primitive_arg args[] = {
       {.arg = DNNL_ARG_FROM, .query = dnnl_query_src_md},
       {.arg = DNNL_ARG_TO, .query = dnnl_query_dst_md},
   };
@@ -102,7 +103,7 @@ clv_code clv_cpu_prim_init_reorder(cpu_prim *p, cpu_const_md src, cpu_const_md d
 
 /* Runs p. Passes a pointer to oneDNN only if the pointer has changed, because setting a pointer
  * makes oneDNN zero the padding. */
-clv_code clv_cpu_prim_run(cpu_prim *p, dnnl_stream_t stream, const void *const *pointers,
+clv_code clv_cpu_prim_run(cpu_primitive *p, dnnl_stream_t stream, const void *const *pointers,
                           clv_err *err) {
   CLV_AUTO(clv_cpu_release_signals) sigset_t previous_mask = clv_cpu_hold_signals();
   for (int i = 0; i < p->n_args; i++) {
@@ -115,7 +116,7 @@ clv_code clv_cpu_prim_run(cpu_prim *p, dnnl_stream_t stream, const void *const *
                             p->impl, err);
 }
 
-void clv_cpu_prim_done(cpu_prim *p) {
+void clv_cpu_prim_done(cpu_primitive *p) {
   if (!p) return;
   for (int i = 0; i < p->n_args; i++) dnnl_memory_destroy(p->args[i].memory);
   if (p->primitive) dnnl_primitive_destroy(p->primitive);

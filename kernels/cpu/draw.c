@@ -12,7 +12,7 @@
 #define TARGET_256 __attribute__((target("avx2")))
 #define INLINE static inline __attribute__((always_inline))
 
-enum { ROUNDS = 10 };
+enum { N_ROUNDS = 10 };
 static const uint32_t multipliers[2] = {0xD2511F53u, 0xCD9E8D57u},
                       key_increments[2] = {0x9E3779B9u, 0xBB67AE85u};
 
@@ -39,7 +39,7 @@ TARGET_512 static void draw_words_512(const clv_rng_stream *s, uint32_t first_bl
   __m512i c1 = _mm512_set1_epi32((int)s->counter[0]), c2 = _mm512_set1_epi32((int)s->counter[1]);
   __m512i c3 = _mm512_set1_epi32((int)s->counter[2]);
   uint32_t key[2] = {s->key[0], s->key[1]};
-  for (int round = 0; round < ROUNDS; round++) {
+  for (int round = 0; round < N_ROUNDS; round++) {
     multiply_512(c0, multipliers[0], &high[0], &low[0]);
     multiply_512(c2, multipliers[1], &high[1], &low[1]);
     c0 = _mm512_xor_si512(_mm512_xor_si512(high[1], c1), _mm512_set1_epi32((int)key[0]));
@@ -94,7 +94,7 @@ TARGET_256 static void draw_words_256(const clv_rng_stream *s, uint32_t first_bl
               last_four = make_counters_256(s, first_block + 4);
   __m256i key[2];
   for (int i = 0; i < 2; i++) key[i] = _mm256_set1_epi64x((int64_t)s->key[i]);
-  for (int round = 0; round < ROUNDS; round++) {
+  for (int round = 0; round < N_ROUNDS; round++) {
     do_round_256(&first_four, key);
     do_round_256(&last_four, key);
     for (int i = 0; i < 2; i++)

@@ -12,28 +12,31 @@ typedef struct mask_job {
   clv_rng_stream stream;
   uint8_t *mask;
   size_t n;
-  uint32_t limit;         /* clv_cpu_dropout_threshold of the node's p */
-  const int64_t *lengths; /* lengths of the packed sequences; NULL: not packed */
+  uint32_t dropout_threshold; /* clv_cpu_dropout_threshold of the node's p */
+  const int64_t *lengths;     /* lengths of the packed sequences; NULL: not packed */
   /* number of values of a position, and of a padded sequence */
-  size_t position_size, sequence_size;
+  size_t values_per_position, values_per_sequence;
 } mask_job;
 
-CPU_INLINE void fill_mask_body(const uint32_t *words, size_t n, uint32_t limit, uint8_t *mask) {
+CPU_INLINE void fill_mask_body(const uint32_t *random_words, size_t n, uint32_t dropout_threshold,
+                               uint8_t *mask) {
   CPU_INDEPENDENT
-  for (size_t i = 0; i < n; i++) mask[i] = words[i] >> 8 >= limit;
+  for (size_t i = 0; i < n; i++) mask[i] = random_words[i] >> 8 >= dropout_threshold;
 }
 
-CPU_CLONES(fill_mask, (const uint32_t *words, size_t n, uint32_t limit, uint8_t *mask),
-           (words, n, limit, mask))
+CPU_CLONES(fill_mask,
+           (const uint32_t *random_words, size_t n, uint32_t dropout_threshold, uint8_t *mask),
+           (random_words, n, dropout_threshold, mask))
 
 /* Draws the mask of ranges [begin, end), each of CPU_RANDOM_WORDS values. */
 static void draw_mask(void *arg, size_t begin, size_t end) {
   const mask_job *j = arg;
-  uint32_t words[CPU_RANDOM_WORDS];
-  for (size_t range = begin; range < end; range++) {
-    size_t at = range * CPU_RANDOM_WORDS;
-    clv_cpu_draw_words(&j->stream, (uint32_t)(at / 4), words);
-    fill_mask(words, CLV_MIN(j->n - at, (size_t)CPU_RANDOM_WORDS), j->limit, j->mask + at);
+  uint32_t random_words[CPU_RANDOM_WORDS];
+  for (size_t range_index = begin; range_index < end; range_index++) {
+    size_t at = range_index * CPU_RANDOM_WORDS;
+    clv_cpu_draw_words(&j->stream, (uint32_t)(at / 4), random_words);
+    fill_mask(random_words, CLV_MIN(j->n - at, (size_t)CPU_RANDOM_WORDS), j->dropout_threshold,
+              j->mask + at);
   }
 }
 
@@ -41,16 +44,17 @@ static void draw_mask(void *arg, size_t begin, size_t end) {
  * sequence may begin inside a block of random words. */
 static void draw_sequence_masks(void *arg, size_t begin, size_t end) {
   const mask_job *j = arg;
-  uint32_t words[CPU_RANDOM_WORDS];
+  uint32_t random_words[CPU_RANDOM_WORDS];
   uint8_t *mask =
-      j->mask + (size_t)clv_packed_rows_before(j->lengths, (int64_t)begin) * j->position_size;
+      j->mask + (size_t)clv_packed_rows_before(j->lengths, (int64_t)begin) * j->values_per_position;
   for (size_t n = begin; n < end; n++) {
-    size_t n_values = (size_t)j->lengths[n] * j->position_size, first_index = n * j->sequence_size;
+    size_t n_values = (size_t)j->lengths[n] * j->values_per_position,
+           first_index = n * j->values_per_sequence;
     for (size_t at = 0, n_drawn; at < n_values; at += n_drawn, mask += n_drawn) {
       size_t n_skipped_words = (first_index + at) % 4;
-      clv_cpu_draw_words(&j->stream, (uint32_t)((first_index + at) / 4), words);
+      clv_cpu_draw_words(&j->stream, (uint32_t)((first_index + at) / 4), random_words);
       n_drawn = CLV_MIN(n_values - at, CPU_RANDOM_WORDS - n_skipped_words);
-      fill_mask(words + n_skipped_words, n_drawn, j->limit, mask);
+      fill_mask(random_words + n_skipped_words, n_drawn, j->dropout_threshold, mask);
     }
   }
 }
@@ -61,10 +65,10 @@ static clv_code draw_packed_masks(const cpu_kernel *k, const clv_kernel_args *a,
   const clv_node_desc *d = &k->d;
   int64_t n = d->in[1].dim[0];
   j->lengths = a->in[1];
-  j->position_size = (size_t)d->in[0].dim[1];
-  j->sequence_size = (size_t)d->attrs.packed * j->position_size;
+  j->values_per_position = (size_t)d->in[0].dim[1];
+  j->values_per_sequence = (size_t)d->attrs.packed * j->values_per_position;
   CLV_TRY(clv_check_packed(j->lengths, n, d->attrs.packed, d->in[0].dim[0], err));
-  size_t n_used_values = (size_t)clv_packed_rows_before(j->lengths, n) * j->position_size;
+  size_t n_used_values = (size_t)clv_packed_rows_before(j->lengths, n) * j->values_per_position;
   memset(j->mask + n_used_values, 0, j->n - n_used_values);
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, j->n * 2), (size_t)n, draw_sequence_masks, j);
   return CLV_OK;
@@ -127,7 +131,7 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   mask_job j = {.stream = clv_rng_stream_of(&a->key),
                 .mask = a->saved,
                 .n = n,
-                .limit = clv_cpu_dropout_threshold(k->d.attrs.p)};
+                .dropout_threshold = clv_cpu_dropout_threshold(k->d.attrs.p)};
   if (k->d.attrs.packed)
     CLV_TRY(draw_packed_masks(k, a, &j, err));
   else

@@ -43,7 +43,8 @@ typedef void sgemm_fn(CBLAS_LAYOUT, CBLAS_TRANSPOSE, CBLAS_TRANSPOSE, blasint, b
 static struct {
   pthread_once_t once;
   sgemm_fn *sgemm;
-  bool is_as_wide; /* the vectors of OpenBLAS's kernels are no narrower than oneDNN's */
+  /* the vectors of OpenBLAS's kernels are no narrower than oneDNN's */
+  bool vectors_are_wide_enough;
   char version[96];
 } blas = {.once = PTHREAD_ONCE_INIT, .version = "no OpenBLAS"};
 
@@ -71,7 +72,7 @@ static void store_version(const char *config, const char *core_name) {
   if (end) end = strchr(end + 1, ' ');
   size_t len = end ? (size_t)(end - config) : strlen(config);
   snprintf(blas.version, sizeof blas.version, "%.*s %.20s%s", (int)CLV_MIN(len, 40), config,
-           core_name, blas.is_as_wide ? "" : " (not used: vectors too narrow)");
+           core_name, blas.vectors_are_wide_enough ? "" : " (not used: vectors too narrow)");
 }
 
 /* Returns the vector width of OpenBLAS's kernels for a processor: CPU_PLAIN, CPU_AVX2 or
@@ -109,7 +110,7 @@ static void load_blas(void) {
   *(void **)&get_core_name = dlsym(library, "openblas_get_corename");
   if (!sgemm || !set_threads || !get_config || !get_core_name) return;
   set_threads(1);
-  blas.is_as_wide = find_core_width(get_core_name()) >= find_onednn_width();
+  blas.vectors_are_wide_enough = find_core_width(get_core_name()) >= find_onednn_width();
   store_version(get_config(), get_core_name());
   blas.sgemm = sgemm;
 }
@@ -119,7 +120,9 @@ bool clv_cpu_has_blas(void) {
   return blas.sgemm != NULL;
 }
 
-bool clv_cpu_blas_is_as_wide(void) { return clv_cpu_has_blas() && blas.is_as_wide; }
+bool clv_cpu_blas_vectors_are_wide_enough(void) {
+  return clv_cpu_has_blas() && blas.vectors_are_wide_enough;
+}
 
 const char *clv_cpu_blas_version(void) {
   clv_cpu_has_blas();
@@ -154,17 +157,17 @@ enum { ROWS_AT_ONCE = 256, COLUMNS_AT_ONCE = 64 };
 
 CPU_INLINE void sum_columns_body(const float *src, size_t rows, size_t columns, float *dst,
                                  bool accumulate) {
-  for (size_t first = 0; first < columns; first += COLUMNS_AT_ONCE) {
+  for (size_t first_column = 0; first_column < columns; first_column += COLUMNS_AT_ONCE) {
     float totals[COLUMNS_AT_ONCE] = {0}, partial_sums[COLUMNS_AT_ONCE];
-    size_t n = CLV_MIN(columns - first, COLUMNS_AT_ONCE);
+    size_t n = CLV_MIN(columns - first_column, COLUMNS_AT_ONCE);
     for (size_t r = 0; r < rows; r += ROWS_AT_ONCE) {
       memset(partial_sums, 0, sizeof partial_sums);
       for (size_t i = r; i < CLV_MIN(r + ROWS_AT_ONCE, rows); i++)
-        for (size_t j = 0; j < n; j++) partial_sums[j] += src[i * columns + first + j];
+        for (size_t j = 0; j < n; j++) partial_sums[j] += src[i * columns + first_column + j];
       for (size_t j = 0; j < n; j++) totals[j] += partial_sums[j];
     }
     for (size_t j = 0; j < n; j++)
-      dst[first + j] = accumulate ? dst[first + j] + totals[j] : totals[j];
+      dst[first_column + j] = accumulate ? dst[first_column + j] + totals[j] : totals[j];
   }
 }
 

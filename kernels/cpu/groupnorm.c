@@ -11,45 +11,45 @@
 
 #include "kernels/cpu/norm_int.h"
 
-typedef struct group_kernel {
+typedef struct groupnorm_kernel {
   cpu_kernel k;
   /* samples, channels, positions of an image, channels of a block, blocks of a sample */
   size_t n, c, image_size, b, n_blocks;
   size_t groups, channels_per_group; /* groups: groups of a sample */
   double group_size;                 /* values of one group of one sample */
-} group_kernel;
+} groupnorm_kernel;
 
-typedef struct group_job {
-  const group_kernel *k;
+typedef struct groupnorm_job {
+  const groupnorm_kernel *k;
   const clv_kernel_args *a;
-} group_job;
+} groupnorm_job;
 
-static size_t count_sums(const group_kernel *k) { return 2 * (k->n_blocks * k->b + k->groups); }
+static size_t count_sums(const groupnorm_kernel *k) { return 2 * (k->n_blocks * k->b + k->groups); }
 
 /* Returns the address in scratch of two sums for each channel of sample n, in the order of the
  * planes. Two sums for each group follow (group_totals). */
-static double *channel_sums(const group_job *j, size_t n) {
+static double *channel_sums(const groupnorm_job *j, size_t n) {
   return (double *)j->a->scratch + n * count_sums(j->k);
 }
 
-static double *group_totals(const group_job *j, size_t n) {
+static double *group_totals(const groupnorm_job *j, size_t n) {
   return channel_sums(j, n) + 2 * j->k->n_blocks * j->k->b;
 }
 
 /* Returns the address of the saved mean and 1 / sqrt(var + eps) of each group of sample n. */
-static double *saved_moments(const group_job *j, size_t n) {
+static double *saved_moments(const groupnorm_job *j, size_t n) {
   return (double *)j->a->saved + n * 2 * j->k->groups;
 }
 
-static size_t plane_start(const group_kernel *k, size_t n, size_t block) {
+static size_t plane_start(const groupnorm_kernel *k, size_t n, size_t block) {
   return (n * k->n_blocks + block) * k->image_size * k->b;
 }
 
-/* Adds the NORM_SPREAD partial sums of each of b channels, and writes every second number of ret.
- */
-static void fold_lanes(const double *lane, size_t b, double *ret) {
+/* Adds the NORM_PARTIAL_SUMS partial sums of each of b channels. Writes the sum of channel l to
+ * ret[2 * l]. */
+static void add_lane_sums(const double *lane_sums, size_t b, double *ret) {
   for (size_t l = 0; l < b; l++)
-    ret[2 * l] = (lane[l] + lane[2 * b + l]) + (lane[b + l] + lane[3 * b + l]);
+    ret[2 * l] = (lane_sums[l] + lane_sums[2 * b + l]) + (lane_sums[b + l] + lane_sums[3 * b + l]);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -57,14 +57,14 @@ static void fold_lanes(const double *lane, size_t b, double *ret) {
 /* Computes, for each channel of a plane, the mean and the sum of squared distances from the mean.
  * The moments are those of x minus the channel's first value, so no more digits cancel than the
  * spread of the values requires. */
-static void compute_plane_moments(const group_kernel *k, const float *x, double *ret) {
+static void compute_plane_moments(const groupnorm_kernel *k, const float *x, double *ret) {
   clv_norm_sums sums = {0};
   double shift[NORM_LANES], positions_per_channel = (double)k->image_size;
-  for (size_t l = 0; l < NORM_SPREAD * k->b; l++)
+  for (size_t l = 0; l < NORM_PARTIAL_SUMS * k->b; l++)
     shift[l] = isfinite(x[l % k->b]) ? x[l % k->b] : 0;
   clv_cpu_norm_add_moments(x, k->image_size * k->b, k->b, shift, &sums);
-  fold_lanes(sums.value_sums, k->b, ret);
-  fold_lanes(sums.product_sums, k->b, ret + 1);
+  add_lane_sums(sums.value_sums, k->b, ret);
+  add_lane_sums(sums.product_sums, k->b, ret + 1);
   for (size_t l = 0; l < k->b; l++) {
     double sum = ret[2 * l], squares = ret[2 * l + 1] - sum * (sum / positions_per_channel);
     ret[2 * l] = shift[l] + sum / positions_per_channel;
@@ -72,7 +72,7 @@ static void compute_plane_moments(const group_kernel *k, const float *x, double 
   }
 }
 
-static void compute_group_moments(const group_kernel *k, const double *channel_moments,
+static void compute_group_moments(const groupnorm_kernel *k, const double *channel_moments,
                                   double ret[2]) {
   double mean = 0, squares = 0, positions_per_channel = (double)k->image_size;
   for (size_t c = 0; c < k->channels_per_group; c++) mean += channel_moments[2 * c];
@@ -88,8 +88,8 @@ static void compute_group_moments(const group_kernel *k, const double *channel_m
 /* Returns the coefficients of a block's channels for forward; 0 for padding channels. The mean
  * is split in two: if it is large, x - mean is exact, and the shift has the digits that do not fit
  * in a float. */
-static clv_norm_affine make_forward_affine(const group_job *j, size_t n, size_t block) {
-  const group_kernel *k = j->k;
+static clv_norm_affine make_forward_affine(const groupnorm_job *j, size_t n, size_t block) {
+  const groupnorm_kernel *k = j->k;
   const float *w = j->a->param[CLV_SLOT_WEIGHT], *b = j->a->param[CLV_SLOT_BIAS];
   const double *moments = saved_moments(j, n);
   clv_norm_affine f = {0};
@@ -104,8 +104,8 @@ static clv_norm_affine make_forward_affine(const group_job *j, size_t n, size_t 
 }
 
 static void forward_samples(void *arg, size_t begin, size_t end) {
-  const group_job *j = arg;
-  const group_kernel *k = j->k;
+  const groupnorm_job *j = arg;
+  const groupnorm_kernel *k = j->k;
   for (size_t n = begin; n < end; n++) {
     double *channel_moments = channel_sums(j, n);
     for (size_t block = 0; block < k->n_blocks; block++)
@@ -123,43 +123,43 @@ static void forward_samples(void *arg, size_t begin, size_t end) {
   }
 }
 
-static void run_samples(const group_kernel *k, const clv_kernel_args *a, clv_cpu_range_fn *fn) {
-  group_job j = {k, a};
+static void run_samples(const groupnorm_kernel *k, const clv_kernel_args *a, clv_cpu_range_fn *fn) {
+  groupnorm_job j = {k, a};
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 2 * k->k.n_in), k->n, fn, &j);
 }
 
 static clv_code groupnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  run_samples((const group_kernel *)base, a, forward_samples);
+  run_samples((const groupnorm_kernel *)base, a, forward_samples);
   return CLV_OK;
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
 /* Computes sum dy and sum dy (x - mean) of each channel of a plane. */
-static void sum_plane_gradients(const group_job *j, size_t n, size_t block, double *ret) {
-  const group_kernel *k = j->k;
+static void sum_plane_gradients(const groupnorm_job *j, size_t n, size_t block, double *ret) {
+  const groupnorm_kernel *k = j->k;
   size_t at = plane_start(k, n, block);
   clv_norm_sums sums = {0};
-  clv_norm_lanes lanes = {0};
+  clv_norm_lane_coefficients lanes = {0};
   clv_norm_plane p = {.x = (const float *)j->a->in[0] + at,
                       .dy = (const float *)j->a->dout + at,
                       .n = k->image_size * k->b,
                       .b = k->b,
-                      .gate = NORM_GATE_OPEN};
-  for (size_t l = 0; l < NORM_SPREAD * k->b; l++) {
+                      .gate = NORM_NO_RELU};
+  for (size_t l = 0; l < NORM_PARTIAL_SUMS * k->b; l++) {
     size_t c = block * k->b + l % k->b;
     lanes.mean[l] = c < k->c ? saved_moments(j, n)[c / k->channels_per_group * 2] : 0;
   }
   clv_cpu_norm_add_gradients(&p, &lanes, &sums);
-  fold_lanes(sums.value_sums, k->b, ret);
-  fold_lanes(sums.product_sums, k->b, ret + 1);
+  add_lane_sums(sums.value_sums, k->b, ret);
+  add_lane_sums(sums.product_sums, k->b, ret + 1);
 }
 
 /* Computes the totals of each group of sample n, with g = dy w: inverse_std mean(g), and
  * inverse_std^3 mean(g (x - mean)). */
-static void compute_group_totals(const group_job *j, size_t n) {
-  const group_kernel *k = j->k;
+static void compute_group_totals(const groupnorm_job *j, size_t n) {
+  const groupnorm_kernel *k = j->k;
   const float *w = j->a->param[CLV_SLOT_WEIGHT];
   const double *sums = channel_sums(j, n);
   double *totals = group_totals(j, n);
@@ -177,8 +177,8 @@ static void compute_group_totals(const group_job *j, size_t n) {
 
 /* Returns the coefficients of a block's channels for backward: dx = dy scale - offset - (x - mean)
  * slope. */
-static clv_norm_affine make_backward_affine(const group_job *j, size_t n, size_t block) {
-  const group_kernel *k = j->k;
+static clv_norm_affine make_backward_affine(const groupnorm_job *j, size_t n, size_t block) {
+  const groupnorm_kernel *k = j->k;
   const float *w = j->a->param[CLV_SLOT_WEIGHT];
   clv_norm_affine f = {0};
   for (size_t l = 0, c = block * k->b; l < k->b && c < k->c; l++, c++) {
@@ -217,8 +217,8 @@ CPU_CLONES(compute_dx,
            (x, dy, n, b, v, dx))
 
 static void backward_samples(void *arg, size_t begin, size_t end) {
-  const group_job *j = arg;
-  const group_kernel *k = j->k;
+  const groupnorm_job *j = arg;
+  const groupnorm_kernel *k = j->k;
   for (size_t n = begin; n < end; n++) {
     for (size_t block = 0; block < k->n_blocks; block++)
       sum_plane_gradients(j, n, block, channel_sums(j, n) + 2 * block * k->b);
@@ -233,8 +233,8 @@ static void backward_samples(void *arg, size_t begin, size_t end) {
 }
 
 /* Computes the gradients of weight and bias: adds the samples in order. */
-static void write_weight_grads(const group_job *j) {
-  const group_kernel *k = j->k;
+static void write_weight_grads(const groupnorm_job *j) {
+  const groupnorm_kernel *k = j->k;
   float *dw = j->a->dparam[CLV_SLOT_WEIGHT], *db = j->a->dparam[CLV_SLOT_BIAS];
   for (size_t c = 0; c < k->c; c++) {
     double weight = 0, bias = 0;
@@ -249,17 +249,17 @@ static void write_weight_grads(const group_job *j) {
 }
 
 static clv_code groupnorm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const group_kernel *k = (const group_kernel *)base;
+  const groupnorm_kernel *k = (const groupnorm_kernel *)base;
   (void)err;
   run_samples(k, a, backward_samples);
-  if (k->k.d.need_dw) write_weight_grads(&(group_job){k, a});
+  if (k->k.d.need_dw) write_weight_grads(&(groupnorm_job){k, a});
   return CLV_OK;
 }
 
 /* ---- preparing the kernel -------------------------------------------------------------------- */
 
 static clv_code groupnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
-  group_kernel *k;
+  groupnorm_kernel *k;
   int block = clv_layout_block(clv_cpu_offered_block(d));
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->n = (size_t)d->in[0].dim[0];

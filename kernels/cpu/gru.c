@@ -14,15 +14,16 @@ enum { GATES = 3 };
 typedef struct gru_kernel {
   cpu_kernel k;
   size_t n, t, f, h; /* batch, steps, input features, hidden size */
-  int layers;
-  int slots; /* parameter slots of one layer: 4 with biases, else 2 */
+  int n_layers;
+  int n_slots; /* parameter slots of one layer: 4 with biases, else 2 */
 } gru_kernel;
 
 /* Values of one layer that forward saves. */
 typedef struct gru_trace {
-  float *gates;  /* r, z and n, after their functions, [T, N, 3H] */
-  float *sums;   /* W_hn h + b_hn, [T, N, H]; after the input part of backward the gradients of
-                  * both: of W_ih x + b_ih in gates, of these sums here */
+  float *gates; /* r, z and n after sigmoid or tanh, [T, N, 3H] */
+  /* W_hn h + b_hn, [T, N, H]. The input part of backward overwrites `gates` with the gradients of
+   * W_ih x + b_ih, and `sums` with the gradients of W_hn h + b_hn. */
+  float *sums;
   float *hidden; /* h, [T, N, H] */
 } gru_trace;
 
@@ -43,7 +44,7 @@ static gru_trace layer_trace(const gru_kernel *k, const clv_kernel_args *a, int 
 static size_t input_width(const gru_kernel *k, int layer) { return layer ? k->h : k->f; }
 
 static float *layer_param(const gru_kernel *k, const clv_kernel_args *a, int layer, int slot) {
-  return slot < k->slots ? a->param[layer * k->slots + slot] : NULL;
+  return slot < k->n_slots ? a->param[layer * k->n_slots + slot] : NULL;
 }
 
 static cpu_gemm make_gemm(size_t m, size_t n, size_t k) {
@@ -57,7 +58,7 @@ static void transpose(const float *src, size_t n, size_t t, size_t width, float 
       memcpy(dst + (j * n + i) * width, src + (i * t + j) * width, width * sizeof *dst);
 }
 
-/* ---- one step, over rows begin to end of the batch ------------------------------------------- */
+/* ---- one step of a layer, for rows begin to end - 1 of the batch ----------------------------- */
 
 typedef struct step_job {
   const gru_kernel *k;
@@ -155,7 +156,7 @@ typedef struct forward_buffers {
 } forward_buffers;
 
 static size_t count_scratch_trace_floats(const gru_kernel *k) {
-  return k->k.has_backward ? 0 : (size_t)CLV_MIN(k->layers, 2) * trace_size(k);
+  return k->k.has_backward ? 0 : (size_t)CLV_MIN(k->n_layers, 2) * trace_size(k);
 }
 
 static forward_buffers lay_out_forward(const gru_kernel *k, const clv_kernel_args *a) {
@@ -189,7 +190,7 @@ static clv_code forward_layer(const gru_kernel *k, const clv_kernel_args *a, int
                   .sums = s.sums + t * step_size,
                   .hidden = s.hidden + t * step_size,
                   .h_product = p->h_product,
-                  .out = layer + 1 == k->layers ? (float *)a->out + t * k->h : NULL};
+                  .out = layer + 1 == k->n_layers ? (float *)a->out + t * k->h : NULL};
     if (t)
       CLV_TRY(clv_cpu_gemm(&recurrent_product, j.previous_h, layer_param(k, a, layer, 1), 0,
                            p->h_product, err));
@@ -205,7 +206,7 @@ static clv_code gru_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
   clv_cpu_set_threads(k->k.threads);
   memset(p.zeros, 0, GATES * k->h * sizeof *p.zeros);
   transpose(a->in[0], k->n, k->t, k->f, p.x);
-  for (int layer = 0; layer < k->layers; layer++) {
+  for (int layer = 0; layer < k->n_layers; layer++) {
     CLV_TRY(forward_layer(k, a, layer, x, &p, err));
     x = layer_trace(k, a, layer).hidden;
   }
@@ -246,7 +247,7 @@ static clv_code backward_steps(const gru_kernel *k, const clv_kernel_args *a, in
                                const backward_buffers *p, clv_err *err) {
   gru_trace s = layer_trace(k, a, layer);
   /* the last layer's gradient from outside is dout, [N, T, H] */
-  bool is_last_layer = layer + 1 == k->layers;
+  bool is_last_layer = layer + 1 == k->n_layers;
   size_t step_size = k->n * k->h;
   cpu_gemm recurrent_product = make_gemm(k->n, k->h, GATES * k->h);
   memset(p->dh, 0, step_size * sizeof *p->dh);
@@ -289,7 +290,7 @@ static void copy_recurrent_grads(const gru_kernel *k, const gru_trace *s, float 
 static clv_code compute_layer_param_grads(const gru_kernel *k, const clv_kernel_args *a, int layer,
                                           const float *x, const backward_buffers *p, clv_err *err) {
   gru_trace s = layer_trace(k, a, layer);
-  float *dw_ih = a->dparam[layer * k->slots], *dw_hh = a->dparam[layer * k->slots + 1];
+  float *dw_ih = a->dparam[layer * k->n_slots], *dw_hh = a->dparam[layer * k->n_slots + 1];
   size_t gates = GATES * k->h, rows_after_first = count_rows(k) - k->n;
   float beta = a->accumulate ? 1 : 0;
   cpu_gemm input_product = make_gemm(gates, input_width(k, layer), count_rows(k));
@@ -302,9 +303,9 @@ static clv_code compute_layer_param_grads(const gru_kernel *k, const clv_kernel_
         clv_cpu_gemm(&recurrent_product, p->dgates_hh + k->n * gates, s.hidden, beta, dw_hh, err));
   else if (!a->accumulate)
     memset(dw_hh, 0, gates * k->h * sizeof *dw_hh);
-  for (int i = 2; i < k->slots; i++) {
+  for (int i = 2; i < k->n_slots; i++) {
     clv_cpu_sum_columns(i == 2 ? s.gates : p->dgates_hh, count_rows(k), gates, p->sums, false);
-    store_sums(a->dparam[layer * k->slots + i], p->sums, gates, a->accumulate);
+    store_sums(a->dparam[layer * k->n_slots + i], p->sums, gates, a->accumulate);
   }
   return CLV_OK;
 }
@@ -324,7 +325,7 @@ static clv_code gru_backward_weight(clv_kernel *base, const clv_kernel_args *a, 
   backward_buffers p = lay_out_backward(k, a);
   clv_cpu_set_threads(k->k.threads);
   transpose(a->in[0], k->n, k->t, k->f, p.x);
-  for (int layer = k->layers - 1; layer >= 0; layer--) {
+  for (int layer = k->n_layers - 1; layer >= 0; layer--) {
     const float *x = layer ? layer_trace(k, a, layer - 1).hidden : p.x;
     CLV_TRY(compute_layer_param_grads(k, a, layer, x, &p, err));
   }
@@ -336,7 +337,7 @@ static clv_code gru_backward_input(clv_kernel *base, const clv_kernel_args *a, c
   backward_buffers p = lay_out_backward(k, a);
   clv_cpu_set_threads(k->k.threads);
   memset(p.zeros, 0, k->h * sizeof *p.zeros);
-  for (int layer = k->layers - 1; layer >= 0; layer--)
+  for (int layer = k->n_layers - 1; layer >= 0; layer--)
     CLV_TRY(backward_layer(k, a, layer, &p, err));
   if (a->din[0]) transpose(p.dx, k->t, k->n, k->f, a->din[0]);
   return base->fused_grads ? gru_backward_weight(base, a, err) : CLV_OK;
@@ -349,12 +350,13 @@ static clv_code gru_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e
   k->t = (size_t)d->in[0].dim[1];
   k->f = (size_t)d->in[0].dim[2];
   k->h = (size_t)d->attrs.out;
-  k->layers = (int)d->attrs.layers;
-  k->slots = d->attrs.bias ? 4 : 2;
+  k->n_layers = (int)d->attrs.layers;
+  k->n_slots = d->attrs.bias ? 4 : 2;
   k->k.base.forward = gru_forward;
   k->k.base.backward_input = k->k.has_backward ? gru_backward_input : NULL;
   clv_cpu_order_recurrent_grads(&k->k, gru_backward_weight);
-  k->k.base.saved_bytes = k->k.has_backward ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
+  k->k.base.saved_bytes =
+      k->k.has_backward ? trace_size(k) * (size_t)k->n_layers * sizeof(float) : 0;
   size_t n_floats =
       CLV_MAX(count_forward_floats(k), k->k.has_backward ? count_backward_floats(k) : 0);
   k->k.base.scratch_bytes = n_floats * sizeof(float);

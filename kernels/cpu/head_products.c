@@ -100,16 +100,16 @@ void clv_cpu_head_multiply_by_columns(const cpu_head_product *p, const float *x,
                                        .c_row_stride = h->score_stride},
                    columns);
   else
-    clv_cpu_tiles_multiply(&(cpu_tiles){.m = p->rows,
-                                        .n = p->keys,
-                                        .k = h->width,
-                                        .a = x_copy,
-                                        .a_row_stride = h->width,
-                                        .a_column_stride = 1,
-                                        .b = columns,
-                                        .b_row_stride = h->score_stride,
-                                        .c = ret,
-                                        .c_row_stride = h->score_stride});
+    clv_cpu_tiles_multiply(&(cpu_tile_product){.m = p->rows,
+                                               .n = p->keys,
+                                               .k = h->width,
+                                               .a = x_copy,
+                                               .a_row_stride = h->width,
+                                               .a_column_stride = 1,
+                                               .b = columns,
+                                               .b_row_stride = h->score_stride,
+                                               .c = ret,
+                                               .c_row_stride = h->score_stride});
 }
 
 void clv_cpu_head_multiply_by_rows(const cpu_head_product *p, const float *scores,
@@ -127,16 +127,16 @@ void clv_cpu_head_multiply_by_rows(const cpu_head_product *p, const float *score
                                        .c_row_stride = h->query_stride},
                    rows);
   else
-    clv_cpu_tiles_multiply(&(cpu_tiles){.m = p->rows,
-                                        .n = h->width,
-                                        .k = p->keys,
-                                        .a = scores,
-                                        .a_row_stride = h->score_stride,
-                                        .a_column_stride = 1,
-                                        .b = rows,
-                                        .b_row_stride = h->width,
-                                        .c = ret,
-                                        .c_row_stride = h->query_stride});
+    clv_cpu_tiles_multiply(&(cpu_tile_product){.m = p->rows,
+                                               .n = h->width,
+                                               .k = p->keys,
+                                               .a = scores,
+                                               .a_row_stride = h->score_stride,
+                                               .a_column_stride = 1,
+                                               .b = rows,
+                                               .b_row_stride = h->width,
+                                               .c = ret,
+                                               .c_row_stride = h->query_stride});
 }
 
 void clv_cpu_head_multiply_scores_transposed(const cpu_head_product *p, const float *scores,
@@ -154,15 +154,15 @@ void clv_cpu_head_multiply_scores_transposed(const cpu_head_product *p, const fl
                                        .accumulate = accumulate},
                    x_copy);
   else
-    clv_cpu_tiles_multiply(&(cpu_tiles){.m = p->keys,
-                                        .n = h->width,
-                                        .k = p->rows,
-                                        .a = scores,
-                                        .a_row_stride = 1,
-                                        .a_column_stride = h->score_stride,
-                                        .b = x_copy,
-                                        .b_row_stride = h->width,
-                                        .c = ret,
-                                        .c_row_stride = h->width,
-                                        .accumulate = accumulate});
+    clv_cpu_tiles_multiply(&(cpu_tile_product){.m = p->keys,
+                                               .n = h->width,
+                                               .k = p->rows,
+                                               .a = scores,
+                                               .a_row_stride = 1,
+                                               .a_column_stride = h->score_stride,
+                                               .b = x_copy,
+                                               .b_row_stride = h->width,
+                                               .c = ret,
+                                               .c_row_stride = h->width,
+                                               .accumulate = accumulate});
 }

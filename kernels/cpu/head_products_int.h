@@ -24,9 +24,9 @@ size_t clv_cpu_head_keys_size(const cpu_head_extents *h);
 size_t clv_cpu_head_tile_size(const cpu_head_extents *h);
 size_t clv_cpu_head_scratch_size(const cpu_head_extents *h);
 
-/* Copy rows of a head to the form that the products read. _columns: `length` keys or values as a
- * right factor [width][length]. _rows: the same rows as a right factor [length][width]. _tile:
- * `rows` rows of a tile of queries, or of gradients of outputs. */
+/* These functions copy rows of a head to the form that the products read. _columns: `length` keys
+ * or values as a right factor [width][length]. _rows: the same rows as a right factor
+ * [length][width]. _tile: `rows` rows of a tile of queries, or of gradients of outputs. */
 void clv_cpu_head_copy_columns(const cpu_head_extents *h, const float *x, size_t length,
                                float *ret);
 void clv_cpu_head_copy_rows(const cpu_head_extents *h, const float *x, size_t length, float *ret);

@@ -22,10 +22,10 @@ typedef struct layernorm_job {
 
 /* ---- sums and gradients of one row ----------------------------------------------------------- */
 
-CPU_INLINE double sum_lanes(double *lane) {
+CPU_INLINE double add_lane_sums(double *lane_sums) {
   for (int width = LANES / 2; width; width /= 2)
-    for (int l = 0; l < width; l++) lane[l] += lane[l + width];
-  return lane[0];
+    for (int l = 0; l < width; l++) lane_sums[l] += lane_sums[l + width];
+  return lane_sums[0];
 }
 
 /* Computes the sum of x_i - shift, and the sum of (x_i - shift)^2. */
@@ -45,8 +45,8 @@ CPU_INLINE void compute_row_sums_body(const float *x, size_t n, double shift, do
     s[l] += d;
     q[l] += d * d;
   }
-  *sum = sum_lanes(s);
-  *squares = sum_lanes(q);
+  *sum = add_lane_sums(s);
+  *squares = add_lane_sums(q);
 }
 
 /* Computes the sum of g and of g (x - mean), where g = dy w. */
@@ -66,8 +66,8 @@ CPU_INLINE void compute_row_grad_sums_body(const float *x, const float *dy, cons
     s[l] += g;
     q[l] += g * (x[i + l] - mean);
   }
-  *sum = sum_lanes(s);
-  *sum_g_distance = sum_lanes(q);
+  *sum = add_lane_sums(s);
+  *sum_g_distance = add_lane_sums(q);
 }
 
 /* Coefficients of a row. The mean is mean_high + mean_low, because a float has too few digits: if

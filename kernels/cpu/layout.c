@@ -46,7 +46,8 @@ void clv_cpu_transpose(const float *src, size_t rows, size_t columns, size_t src
 }
 
 /* copy_planes_to_lanes copies one block of b channels of one image from row-major to a channel
- * block, of which used_channels are no padding. copy_lanes_to_planes does the reverse. */
+ * block, of which the first used_channels channels are not padding. copy_lanes_to_planes does the
+ * reverse. */
 static void copy_planes_to_lanes(const float *src, size_t image_size, size_t used_channels,
                                  size_t b, float *dst) {
   clv_cpu_transpose(src, used_channels, image_size, image_size, dst, b);
@@ -105,12 +106,12 @@ void clv_cpu_reorder(const clv_shape *shape, const float *src, int src_block, fl
 }
 
 cpu_planes clv_cpu_planes_of(const clv_window *s, int layout) {
-  bool channels_last = clv_layout_is_channels_last(layout);
+  bool is_channels_last = clv_layout_is_channels_last(layout);
   size_t c = (size_t)s->c, b = (size_t)clv_layout_block(layout);
-  size_t width = !channels_last ? b : c % CPU_TILE_CHANNELS ? 1 : CPU_TILE_CHANNELS;
+  size_t width = !is_channels_last ? b : c % CPU_TILE_CHANNELS ? 1 : CPU_TILE_CHANNELS;
   size_t planes_per_sample = (c + width - 1) / width;
   return (cpu_planes){(size_t)s->n * planes_per_sample, planes_per_sample, width,
-                      (int64_t)(channels_last ? c : b), channels_last};
+                      (int64_t)(is_channels_last ? c : b), is_channels_last};
 }
 
 void clv_cpu_zero_padding(const clv_shape *shape, int block, float *x) {

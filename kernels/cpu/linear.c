@@ -56,9 +56,9 @@ typedef struct bf16_weight_kernel {
 } bf16_weight_kernel;
 
 /* Converts n rows of W from row `first` on to f32, in scratch. */
-static const float *widen_rows(const bf16_weight_kernel *k, const clv_kernel_args *a, int64_t first,
-                               int64_t n) {
-  const uint16_t *w = (const uint16_t *)a->param[CLV_SLOT_WEIGHT] + first * k->w_columns;
+static const float *widen_rows(const bf16_weight_kernel *k, const clv_kernel_args *a,
+                               int64_t first_row, int64_t n) {
+  const uint16_t *w = (const uint16_t *)a->param[CLV_SLOT_WEIGHT] + first_row * k->w_columns;
   clv_cpu_convert_type(w, 1 | CLV_LAYOUT_BF16, a->scratch, (size_t)(n * k->w_columns));
   return a->scratch;
 }
@@ -66,11 +66,11 @@ static const float *widen_rows(const bf16_weight_kernel *k, const clv_kernel_arg
 /* Computes y [rows][w_rows] = x [rows][w_columns] W^T. */
 static clv_code multiply_by_w_transposed(const bf16_weight_kernel *k, const clv_kernel_args *a,
                                          const float *x, float *y, clv_err *err) {
-  for (int64_t first = 0; first < k->w_rows; first += k->max_widened_rows) {
-    int64_t n = CLV_MIN(k->w_rows - first, k->max_widened_rows);
+  for (int64_t first_row = 0; first_row < k->w_rows; first_row += k->max_widened_rows) {
+    int64_t n = CLV_MIN(k->w_rows - first_row, k->max_widened_rows);
     const cpu_gemm g = {.m = k->rows, .n = n, .k = k->w_columns, .b_is_transposed = true};
-    CLV_TRY(clv_cpu_gemm_strided(&g, x, k->w_columns, widen_rows(k, a, first, n), 0, y + first,
-                                 k->w_rows, err));
+    CLV_TRY(clv_cpu_gemm_strided(&g, x, k->w_columns, widen_rows(k, a, first_row, n), 0,
+                                 y + first_row, k->w_rows, err));
   }
   return CLV_OK;
 }
@@ -78,11 +78,11 @@ static clv_code multiply_by_w_transposed(const bf16_weight_kernel *k, const clv_
 /* Computes y [rows][w_columns] = x [rows][w_rows] W. */
 static clv_code multiply_by_w(const bf16_weight_kernel *k, const clv_kernel_args *a, const float *x,
                               float *y, clv_err *err) {
-  for (int64_t first = 0; first < k->w_rows; first += k->max_widened_rows) {
-    int64_t n = CLV_MIN(k->w_rows - first, k->max_widened_rows);
+  for (int64_t first_row = 0; first_row < k->w_rows; first_row += k->max_widened_rows) {
+    int64_t n = CLV_MIN(k->w_rows - first_row, k->max_widened_rows);
     const cpu_gemm g = {.m = k->rows, .n = k->w_columns, .k = n};
-    CLV_TRY(clv_cpu_gemm_strided(&g, x + first, k->w_rows, widen_rows(k, a, first, n),
-                                 first ? 1 : 0, y, k->w_columns, err));
+    CLV_TRY(clv_cpu_gemm_strided(&g, x + first_row, k->w_rows, widen_rows(k, a, first_row, n),
+                                 first_row ? 1 : 0, y, k->w_columns, err));
   }
   return CLV_OK;
 }
@@ -156,7 +156,7 @@ static clv_code linear_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err
                                   .k = rows,
                                   .a_is_transposed = true};
   k->backward_weight.uses_blas =
-      k->k.threads == 1 && clv_cpu_blas_is_as_wide() &&
+      k->k.threads == 1 && clv_cpu_blas_vectors_are_wide_enough() &&
       clv_cpu_choose(CPU_LINEAR_WEIGHT, clv_cpu_class_of_linear(rows)) == CPU_OPENBLAS;
   k->k.base.forward = linear_forward;
   k->k.base.backward_input = d->need_dx[0] ? linear_backward_input : NULL;

@@ -13,7 +13,8 @@
 typedef struct linear_bf16_kernel {
   cpu_kernel k;
   size_t rows, in_features, out_features; /* rows of the input, input features, output features */
-  size_t backward_offset;     /* offset in the cache of the weights packed for backward, in bytes */
+  /* offset in the cache of the weights packed for backward, in bytes */
+  size_t backward_weights_offset;
   size_t right_factor_offset; /* offset in scratch of the right factor of dW's product, in bytes */
 } linear_bf16_kernel;
 
@@ -21,8 +22,8 @@ static uint16_t *address_at_offset(void *memory, size_t bytes) {
   return (uint16_t *)((char *)memory + bytes);
 }
 
-/* Returns W, or with `transposes` W^T, as a right factor of a product. W is [out][in]; it may be
- * stored transposed, as [in][out]. */
+/* Describes W, or if `transposes` is set W^T, as the right factor of a product. W is [out][in]; it
+ * may be stored transposed, as [in][out]. */
 static cpu_pairs_factor make_weight_factor(const linear_bf16_kernel *k, const clv_kernel_args *a,
                                            bool transposes) {
   bool is_transposed = k->k.d.attrs.transposed, is_bf16 = k->k.d.bf16_weight;
@@ -43,7 +44,8 @@ static clv_code linear_refresh(clv_kernel *base, const clv_kernel_args *a, clv_e
   if (a->refresh_for & CLV_FOR_FORWARD)
     clv_cpu_pairs_pack(k->k.threads, &forward, address_at_offset(a->cache, 0));
   if (a->refresh_for & CLV_FOR_BACKWARD && base->backward_input)
-    clv_cpu_pairs_pack(k->k.threads, &backward, address_at_offset(a->cache, k->backward_offset));
+    clv_cpu_pairs_pack(k->k.threads, &backward,
+                       address_at_offset(a->cache, k->backward_weights_offset));
   return CLV_OK;
 }
 
@@ -77,7 +79,7 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
   multiply_by_weights(
       k, a, a->dout, k->out_features,
       &(cpu_pairs_product){.n = k->in_features,
-                           .right_packed = address_at_offset(a->cache, k->backward_offset),
+                           .right_packed = address_at_offset(a->cache, k->backward_weights_offset),
                            .c = a->din[0]});
   return CLV_OK;
 }
@@ -118,22 +120,24 @@ static void lay_out_buffers(linear_bf16_kernel *k) {
   clv_kernel *base = &k->k.base;
   bool is_transposed = k->k.d.attrs.transposed;
   int threads = k->k.threads;
-  size_t left_bytes = clv_cpu_pairs_scratch_bytes(threads, k->rows, k->in_features),
-         right_bytes = 0;
-  base->cache_bytes = k->backward_offset = clv_cpu_pairs_bytes(k->out_features, k->in_features);
+  size_t left_factor_bytes = clv_cpu_pairs_scratch_bytes(threads, k->rows, k->in_features),
+         right_factor_bytes = 0;
+  base->cache_bytes = k->backward_weights_offset =
+      clv_cpu_pairs_bytes(k->out_features, k->in_features);
   if (base->backward_input) {
     base->cache_bytes += clv_cpu_pairs_bytes(k->in_features, k->out_features);
-    left_bytes =
-        CLV_MAX(left_bytes, clv_cpu_pairs_scratch_bytes(threads, k->rows, k->out_features));
+    left_factor_bytes =
+        CLV_MAX(left_factor_bytes, clv_cpu_pairs_scratch_bytes(threads, k->rows, k->out_features));
   }
   if (base->backward_weight) {
-    left_bytes = CLV_MAX(left_bytes,
-                         clv_cpu_pairs_scratch_bytes(
-                             threads, is_transposed ? k->in_features : k->out_features, k->rows));
-    right_bytes = clv_cpu_pairs_bytes(is_transposed ? k->out_features : k->in_features, k->rows);
+    left_factor_bytes = CLV_MAX(
+        left_factor_bytes, clv_cpu_pairs_scratch_bytes(
+                               threads, is_transposed ? k->in_features : k->out_features, k->rows));
+    right_factor_bytes =
+        clv_cpu_pairs_bytes(is_transposed ? k->out_features : k->in_features, k->rows);
   }
-  k->right_factor_offset = left_bytes;
-  base->scratch_bytes = left_bytes + right_bytes;
+  k->right_factor_offset = left_factor_bytes;
+  base->scratch_bytes = left_factor_bytes + right_factor_bytes;
 }
 
 clv_code clv_cpu_linear_bf16(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {

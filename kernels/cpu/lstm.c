@@ -20,8 +20,8 @@ enum { GATES = 4 };
 typedef struct lstm_kernel {
   cpu_kernel k;
   size_t n, t, f, h; /* batch, steps, input features, hidden size */
-  int layers;
-  int slots;       /* parameter slots of one layer: 4 with biases, else 2 */
+  int n_layers;
+  int n_slots;     /* parameter slots of one layer: 4 with biases, else 2 */
   bool uses_pairs; /* products have bf16 factors */
   /* offsets in scratch, in floats, of the packed right factor and of the scratch of a product; read
    * if uses_pairs */
@@ -30,8 +30,8 @@ typedef struct lstm_kernel {
 
 /* Values of one layer that forward saves. */
 typedef struct lstm_trace {
-  /* i, f, g and o, after their functions, [T, N, 4H]; after the input part of backward their
-   * gradients, before the functions */
+  /* i, f, g and o after sigmoid or tanh, [T, N, 4H]. The input part of backward overwrites them
+   * with the gradients of the gates before sigmoid or tanh. */
   float *gates;
   float *cell, *hidden; /* c and h, [T, N, H] */
 } lstm_trace;
@@ -54,7 +54,7 @@ static lstm_trace layer_trace(const lstm_kernel *k, const clv_kernel_args *a, in
 static size_t input_width(const lstm_kernel *k, int layer) { return layer ? k->h : k->f; }
 
 static float *layer_param(const lstm_kernel *k, const clv_kernel_args *a, int layer, int slot) {
-  return slot < k->slots ? a->param[layer * k->slots + slot] : NULL;
+  return slot < k->n_slots ? a->param[layer * k->n_slots + slot] : NULL;
 }
 
 static cpu_gemm make_gemm(size_t m, size_t n, size_t k) {
@@ -63,23 +63,23 @@ static cpu_gemm make_gemm(size_t m, size_t n, size_t k) {
 
 /* ---- products in f32 or bf16 ----------------------------------------------------------------- */
 
-static uint16_t *packed_right_address(const lstm_kernel *k, const clv_kernel_args *a) {
+static uint16_t *packed_right_factor_address(const lstm_kernel *k, const clv_kernel_args *a) {
   return (uint16_t *)(void *)((float *)a->scratch + k->right_factor_offset);
 }
 
 /* Packs `right`, the right factor of the product g, if products have bf16 factors; otherwise does
  * nothing. */
-static void pack_right(const lstm_kernel *k, const clv_kernel_args *a, const cpu_gemm *g,
-                       const float *right) {
+static void pack_right_factor(const lstm_kernel *k, const clv_kernel_args *a, const cpu_gemm *g,
+                              const float *right) {
   const cpu_pairs_factor f = {.x = right,
                               .rows = (size_t)(g->b_is_transposed ? g->n : g->k),
                               .columns = (size_t)(g->b_is_transposed ? g->k : g->n),
                               .is_right = true,
                               .is_transposed = g->b_is_transposed};
-  if (k->uses_pairs) clv_cpu_pairs_pack(k->k.threads, &f, packed_right_address(k, a));
+  if (k->uses_pairs) clv_cpu_pairs_pack(k->k.threads, &f, packed_right_factor_address(k, a));
 }
 
-/* Computes c = beta c + left right, where the caller has called pack_right with `right`. */
+/* Computes c = beta c + left right, where the caller has called pack_right_factor with `right`. */
 static clv_code multiply_packed(const lstm_kernel *k, const clv_kernel_args *a, const cpu_gemm *g,
                                 const float *left, const float *right, float beta, float *c,
                                 clv_err *err) {
@@ -94,7 +94,7 @@ static clv_code multiply_packed(const lstm_kernel *k, const clv_kernel_args *a, 
           .m = (size_t)g->m,
           .n = (size_t)g->n,
           .k = (size_t)g->k,
-          .right_packed = packed_right_address(k, a),
+          .right_packed = packed_right_factor_address(k, a),
           .scratch = (uint16_t *)(void *)((float *)a->scratch + k->product_scratch_offset),
           .c = c,
           .accumulate = beta != 0});
@@ -104,7 +104,7 @@ static clv_code multiply_packed(const lstm_kernel *k, const clv_kernel_args *a, 
 static clv_code multiply(const lstm_kernel *k, const clv_kernel_args *a, const cpu_gemm *g,
                          const float *left, const float *right, float beta, float *c,
                          clv_err *err) {
-  pack_right(k, a, g, right);
+  pack_right_factor(k, a, g, right);
   return multiply_packed(k, a, g, left, right, beta, c, err);
 }
 
@@ -115,7 +115,7 @@ static void transpose(const float *src, size_t n, size_t t, size_t width, float 
       memcpy(dst + (j * n + i) * width, src + (i * t + j) * width, width * sizeof *dst);
 }
 
-/* ---- one step, over rows begin to end of the batch ------------------------------------------- */
+/* ---- one step of a layer, for rows begin to end - 1 of the batch ----------------------------- */
 
 typedef struct step_job {
   const lstm_kernel *k;
@@ -235,7 +235,7 @@ static clv_code forward_layer(const lstm_kernel *k, const clv_kernel_args *a, in
   input_product.b_is_transposed = recurrent_product.b_is_transposed = true;
   add_biases(k, a, layer, p->bias);
   CLV_TRY(multiply(k, a, &input_product, x, layer_param(k, a, layer, 0), 0, s.gates, err));
-  pack_right(k, a, &recurrent_product, layer_param(k, a, layer, 1));
+  pack_right_factor(k, a, &recurrent_product, layer_param(k, a, layer, 1));
   for (size_t t = 0; t < k->t; t++) {
     step_job j = {.k = k,
                   .bias = p->bias,
@@ -244,7 +244,7 @@ static clv_code forward_layer(const lstm_kernel *k, const clv_kernel_args *a, in
                   .gates = s.gates + t * GATES * step_size,
                   .cell = s.cell + t * step_size,
                   .hidden = s.hidden + t * step_size,
-                  .out = layer + 1 == k->layers ? (float *)a->out + t * k->h : NULL};
+                  .out = layer + 1 == k->n_layers ? (float *)a->out + t * k->h : NULL};
     if (t)
       CLV_TRY(multiply_packed(k, a, &recurrent_product, s.hidden + (t - 1) * step_size,
                               layer_param(k, a, layer, 1), 1, j.gates, err));
@@ -260,7 +260,7 @@ static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
   clv_cpu_set_threads(k->k.threads);
   memset(p.zeros, 0, k->h * sizeof *p.zeros);
   transpose(a->in[0], k->n, k->t, k->f, p.x);
-  for (int layer = 0; layer < k->layers; layer++) {
+  for (int layer = 0; layer < k->n_layers; layer++) {
     CLV_TRY(forward_layer(k, a, layer, x, &p, err));
     x = layer_trace(k, a, layer).hidden;
   }
@@ -298,11 +298,11 @@ static clv_code backward_steps(const lstm_kernel *k, const clv_kernel_args *a, i
                                const backward_buffers *p, clv_err *err) {
   lstm_trace s = layer_trace(k, a, layer);
   /* the last layer's gradient from outside is dout, [N, T, H] */
-  bool is_last_layer = layer + 1 == k->layers;
+  bool is_last_layer = layer + 1 == k->n_layers;
   size_t step_size = k->n * k->h;
   cpu_gemm recurrent_product = make_gemm(k->n, k->h, GATES * k->h);
   memset(p->dh, 0, 2 * step_size * sizeof *p->dh); /* clears dh and dc, which are adjacent */
-  pack_right(k, a, &recurrent_product, layer_param(k, a, layer, 1));
+  pack_right_factor(k, a, &recurrent_product, layer_param(k, a, layer, 1));
   for (size_t t = k->t; t-- > 0;) {
     step_job j = {
         .k = k,
@@ -332,7 +332,7 @@ static void store_sums(float *dst, const float *src, size_t n, bool accumulate) 
 static clv_code compute_layer_param_grads(const lstm_kernel *k, const clv_kernel_args *a, int layer,
                                           const float *x, const backward_buffers *p, clv_err *err) {
   lstm_trace s = layer_trace(k, a, layer);
-  float *dw_ih = a->dparam[layer * k->slots], *dw_hh = a->dparam[layer * k->slots + 1];
+  float *dw_ih = a->dparam[layer * k->n_slots], *dw_hh = a->dparam[layer * k->n_slots + 1];
   size_t gates = GATES * k->h, rows_after_first = count_rows(k) - k->n;
   float beta = a->accumulate ? 1 : 0;
   cpu_gemm input_product = make_gemm(gates, input_width(k, layer), count_rows(k));
@@ -343,10 +343,10 @@ static clv_code compute_layer_param_grads(const lstm_kernel *k, const clv_kernel
     CLV_TRY(multiply(k, a, &recurrent_product, s.gates + k->n * gates, s.hidden, beta, dw_hh, err));
   else if (!a->accumulate)
     memset(dw_hh, 0, gates * k->h * sizeof *dw_hh);
-  if (k->slots == 2) return CLV_OK;
+  if (k->n_slots == 2) return CLV_OK;
   clv_cpu_sum_columns(s.gates, count_rows(k), gates, p->sums, false);
   for (int i = 2; i < 4; i++)
-    store_sums(a->dparam[layer * k->slots + i], p->sums, gates, a->accumulate);
+    store_sums(a->dparam[layer * k->n_slots + i], p->sums, gates, a->accumulate);
   return CLV_OK;
 }
 
@@ -365,7 +365,7 @@ static clv_code lstm_backward_weight(clv_kernel *base, const clv_kernel_args *a,
   backward_buffers p = lay_out_backward(k, a);
   clv_cpu_set_threads(k->k.threads);
   transpose(a->in[0], k->n, k->t, k->f, p.x);
-  for (int layer = k->layers - 1; layer >= 0; layer--) {
+  for (int layer = k->n_layers - 1; layer >= 0; layer--) {
     const float *x = layer ? layer_trace(k, a, layer - 1).hidden : p.x;
     CLV_TRY(compute_layer_param_grads(k, a, layer, x, &p, err));
   }
@@ -377,7 +377,7 @@ static clv_code lstm_backward_input(clv_kernel *base, const clv_kernel_args *a, 
   backward_buffers p = lay_out_backward(k, a);
   clv_cpu_set_threads(k->k.threads);
   memset(p.zeros, 0, k->h * sizeof *p.zeros);
-  for (int layer = k->layers - 1; layer >= 0; layer--)
+  for (int layer = k->n_layers - 1; layer >= 0; layer--)
     CLV_TRY(backward_layer(k, a, layer, &p, err));
   if (a->din[0]) transpose(p.dx, k->t, k->n, k->f, a->din[0]);
   return base->fused_grads ? lstm_backward_weight(base, a, err) : CLV_OK;
@@ -391,21 +391,23 @@ static size_t find_max(const size_t *x, size_t n) {
 
 /* Lays out the buffers of products of pairs after the first n_floats floats of scratch. Returns the
  * size of scratch in floats. */
-static size_t lay_out_pairs(lstm_kernel *k, size_t n_floats) {
+static size_t lay_out_pair_products(lstm_kernel *k, size_t n_floats) {
   size_t rows = count_rows(k), width = max_width(k), gates = GATES * k->h;
   int threads = k->k.threads;
-  const size_t right_sizes[] = {clv_cpu_pairs_bytes(gates, width),
-                                clv_cpu_pairs_bytes(width, gates),
-                                k->k.has_backward ? clv_cpu_pairs_bytes(width, rows) : 0};
-  const size_t left_sizes[] = {clv_cpu_pairs_scratch_bytes(threads, rows, width),
-                               clv_cpu_pairs_scratch_bytes(threads, k->n, width),
-                               clv_cpu_pairs_scratch_bytes(threads, k->n, gates),
-                               clv_cpu_pairs_scratch_bytes(threads, rows, gates),
-                               clv_cpu_pairs_scratch_bytes(threads, gates, rows)};
+  const size_t right_factor_bytes[] = {clv_cpu_pairs_bytes(gates, width),
+                                       clv_cpu_pairs_bytes(width, gates),
+                                       k->k.has_backward ? clv_cpu_pairs_bytes(width, rows) : 0};
+  const size_t left_factor_bytes[] = {clv_cpu_pairs_scratch_bytes(threads, rows, width),
+                                      clv_cpu_pairs_scratch_bytes(threads, k->n, width),
+                                      clv_cpu_pairs_scratch_bytes(threads, k->n, gates),
+                                      clv_cpu_pairs_scratch_bytes(threads, rows, gates),
+                                      clv_cpu_pairs_scratch_bytes(threads, gates, rows)};
   k->right_factor_offset = clv_align_up(n_floats * sizeof(float), 64) / sizeof(float);
   k->product_scratch_offset =
-      k->right_factor_offset + find_max(right_sizes, CLV_COUNT(right_sizes)) / sizeof(float);
-  return k->product_scratch_offset + find_max(left_sizes, CLV_COUNT(left_sizes)) / sizeof(float);
+      k->right_factor_offset +
+      find_max(right_factor_bytes, CLV_COUNT(right_factor_bytes)) / sizeof(float);
+  return k->product_scratch_offset +
+         find_max(left_factor_bytes, CLV_COUNT(left_factor_bytes)) / sizeof(float);
 }
 
 static clv_code lstm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
@@ -415,17 +417,18 @@ static clv_code lstm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *
   k->t = (size_t)d->in[0].dim[1];
   k->f = (size_t)d->in[0].dim[2];
   k->h = (size_t)d->attrs.out;
-  k->layers = (int)d->attrs.layers;
-  k->slots = d->attrs.bias ? 4 : 2;
+  k->n_layers = (int)d->attrs.layers;
+  k->n_slots = d->attrs.bias ? 4 : 2;
   k->k.base.forward = lstm_forward;
   k->k.base.backward_input = k->k.has_backward ? lstm_backward_input : NULL;
   clv_cpu_order_recurrent_grads(&k->k, lstm_backward_weight);
-  k->k.base.saved_bytes = k->k.has_backward ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
+  k->k.base.saved_bytes =
+      k->k.has_backward ? trace_size(k) * (size_t)k->n_layers * sizeof(float) : 0;
   size_t n_floats =
       CLV_MAX(count_forward_floats(k), k->k.has_backward ? count_backward_floats(k) : 0);
   cpu_shape_class shape_class = clv_cpu_class_of_lstm((int64_t)k->n, (int64_t)k->h);
   k->uses_pairs = d->bf16 && clv_cpu_choose(CPU_LSTM_BF16, shape_class) == CPU_PAIRS;
-  if (k->uses_pairs) n_floats = lay_out_pairs(k, n_floats);
+  if (k->uses_pairs) n_floats = lay_out_pair_products(k, n_floats);
   k->k.base.scratch_bytes = n_floats * sizeof(float);
   k->k.base.impl = k->uses_pairs ? clv_cpu_pairs_impl()->name : "sgemm";
   *ret = &k->k.base;

@@ -9,13 +9,13 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-CPU_INLINE float from_bits(uint32_t bits) {
+CPU_INLINE float float_from_bits(uint32_t bits) {
   float f;
   memcpy(&f, &bits, sizeof f);
   return f;
 }
 
-CPU_INLINE uint32_t to_bits(float f) {
+CPU_INLINE uint32_t bits_of_float(float f) {
   uint32_t bits;
   memcpy(&bits, &f, sizeof bits);
   return bits;
@@ -24,7 +24,7 @@ CPU_INLINE uint32_t to_bits(float f) {
 /* Returns the bits of x rounded to bf16 (to nearest even; NaN stays NaN) in the upper half; the
  * lower half has no meaning. */
 CPU_INLINE uint32_t round_bits_to_bf16(float x) {
-  uint32_t bits = to_bits(x), rounded_bits = bits + 0x7fff + (bits >> 16 & 1);
+  uint32_t bits = bits_of_float(x), rounded_bits = bits + 0x7fff + (bits >> 16 & 1);
   return (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded_bits;
 }
 
@@ -45,7 +45,7 @@ CPU_INLINE float split_exp(float x, float *ret_power_of_2) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  *ret_power_of_2 = from_bits((to_bits(shifted) << 23) + 0x3f800000u);
+  *ret_power_of_2 = float_from_bits((bits_of_float(shifted) << 23) + 0x3f800000u);
   return p * r * r + r;
 }
 
@@ -118,7 +118,7 @@ CPU_INLINE float sigmoid_of(float x) { return 1 / (1 + exp_of(-x)); }
 
 /* Returns tanh x: near 0 the odd polynomial of Cephes' tanhf, elsewhere 1 - 2 / (e^2|x| + 1). */
 CPU_INLINE float tanh_of(float x) {
-  float magnitude = from_bits(to_bits(x) & 0x7fffffffu), z = x * x;
+  float magnitude = float_from_bits(bits_of_float(x) & 0x7fffffffu), z = x * x;
   float large_result = 1 - 2 / (exp_of(2 * magnitude) + 1);
   float p = -5.70498872745e-3f;
   p = p * z + 2.06390887954e-2f;
@@ -126,8 +126,9 @@ CPU_INLINE float tanh_of(float x) {
   p = p * z + 1.33314422036e-1f;
   p = p * z - 3.33332819422e-1f;
   float small_result = p * z * x + x;
-  return magnitude < 0.625f ? small_result
-                            : from_bits(to_bits(large_result) | (to_bits(x) & 0x80000000u));
+  return magnitude < 0.625f
+             ? small_result
+             : float_from_bits(bits_of_float(large_result) | (bits_of_float(x) & 0x80000000u));
 }
 
 #endif

@@ -10,7 +10,7 @@ typedef struct mul_job {
 
 static void multiply_range(void *arg, size_t begin, size_t end) {
   const mul_job *j = arg;
-  mul(j->x + begin, j->z + begin, j->y + begin, end - begin, (cpu_numbers){0});
+  mul(j->x + begin, j->z + begin, j->y + begin, end - begin, (cpu_formula_numbers){0});
 }
 
 static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {

@@ -22,7 +22,7 @@
 /* Returns 0 if gate <= 0, else value. A NaN gate passes the value, as in relu. The function uses
  * bit masks, because compilers make a branch of a selection if the code that follows might trap. */
 CPU_INLINE float pass_if_above_zero(float gate, float value) {
-  return from_bits(to_bits(value) & (gate <= 0 ? 0 : UINT32_MAX));
+  return float_from_bits(bits_of_float(value) & (gate <= 0 ? 0 : UINT32_MAX));
 }
 
 /* ---- sums of the channels of a plane --------------------------------------------------------- */
@@ -64,7 +64,7 @@ CPU_INLINE void add_moments_of(const float *restrict x, size_t n, size_t lanes,
 
 CPU_INLINE void add_moments_body(const float *x, size_t n, size_t b, const double *shift,
                                  clv_norm_sums *sums) {
-#define ADD_MOMENTS(b) add_moments_of(x, n, NORM_SPREAD *(b), shift, sums)
+#define ADD_MOMENTS(b) add_moments_of(x, n, NORM_PARTIAL_SUMS *(b), shift, sums)
   FOR_BLOCK(b, ADD_MOMENTS);
 }
 
@@ -72,17 +72,19 @@ CPU_INLINE float normalize_value(float x, float mean, float scale, float shift) 
   return (x - mean) * scale + shift;
 }
 
-/* Returns the gradient at index i of the plane, in lane l, or 0 if it does not pass the gate. */
-CPU_INLINE float gated_gradient(const clv_norm_plane *p, const clv_norm_lanes *v, size_t i,
-                                size_t l, clv_norm_gate gate) {
+/* Returns the gradient at index i of the plane, in lane l, or 0 if the relu does not let it pass.
+ */
+CPU_INLINE float gated_gradient(const clv_norm_plane *p, const clv_norm_lane_coefficients *v,
+                                size_t i, size_t l, clv_norm_relu_gate gate) {
   float dy = p->dy[i];
-  if (gate == NORM_GATE_OPEN) return dy;
-  if (gate == NORM_GATE_BY_Y) return pass_if_above_zero(p->y[i], dy);
+  if (gate == NORM_NO_RELU) return dy;
+  if (gate == NORM_RELU_BY_Y) return pass_if_above_zero(p->y[i], dy);
   return pass_if_above_zero(normalize_value(p->x[i], v->mean_f32[l], v->scale[l], v->shift[l]), dy);
 }
 
-CPU_INLINE void add_gradients_of(const clv_norm_plane *plane, size_t lanes, clv_norm_gate gate,
-                                 bool stores_gradients, const clv_norm_lanes *restrict v,
+CPU_INLINE void add_gradients_of(const clv_norm_plane *plane, size_t lanes, clv_norm_relu_gate gate,
+                                 bool stores_gradients,
+                                 const clv_norm_lane_coefficients *restrict v,
                                  clv_norm_sums *restrict sums) {
   double value_sums[NORM_LANES], product_sums[NORM_LANES];
   clv_norm_plane p = *plane;
@@ -106,15 +108,17 @@ CPU_INLINE void add_gradients_of(const clv_norm_plane *plane, size_t lanes, clv_
   }
 }
 
-CPU_INLINE void add_gradients_body(const clv_norm_plane *p, const clv_norm_lanes *v,
+CPU_INLINE void add_gradients_body(const clv_norm_plane *p, const clv_norm_lane_coefficients *v,
                                    clv_norm_sums *sums) {
-#define ADD_OPEN(b) add_gradients_of(p, NORM_SPREAD *(b), NORM_GATE_OPEN, false, v, sums)
-#define ADD_BY_Y(b) add_gradients_of(p, NORM_SPREAD *(b), NORM_GATE_BY_Y, false, v, sums)
-#define ADD_AND_STORE_BY_Y(b) add_gradients_of(p, NORM_SPREAD *(b), NORM_GATE_BY_Y, true, v, sums)
-#define ADD_BY_X(b) add_gradients_of(p, NORM_SPREAD *(b), NORM_GATE_BY_X, false, v, sums)
-  if (p->gate == NORM_GATE_OPEN)
-    FOR_BLOCK(p->b, ADD_OPEN);
-  else if (p->gate == NORM_GATE_BY_X)
+#define ADD_WITHOUT_RELU(b) \
+  add_gradients_of(p, NORM_PARTIAL_SUMS *(b), NORM_NO_RELU, false, v, sums)
+#define ADD_BY_Y(b) add_gradients_of(p, NORM_PARTIAL_SUMS *(b), NORM_RELU_BY_Y, false, v, sums)
+#define ADD_AND_STORE_BY_Y(b) \
+  add_gradients_of(p, NORM_PARTIAL_SUMS *(b), NORM_RELU_BY_Y, true, v, sums)
+#define ADD_BY_X(b) add_gradients_of(p, NORM_PARTIAL_SUMS *(b), NORM_RELU_BY_X, false, v, sums)
+  if (p->gate == NORM_NO_RELU)
+    FOR_BLOCK(p->b, ADD_WITHOUT_RELU);
+  else if (p->gate == NORM_RELU_BY_X)
     FOR_BLOCK(p->b, ADD_BY_X);
   else if (p->g)
     FOR_BLOCK(p->b, ADD_AND_STORE_BY_Y);
@@ -125,7 +129,8 @@ CPU_INLINE void add_gradients_body(const clv_norm_plane *p, const clv_norm_lanes
 CPU_CLONES(add_moments,
            (const float *x, size_t n, size_t b, const double *shift, clv_norm_sums *sums),
            (x, n, b, shift, sums))
-CPU_CLONES(add_gradients, (const clv_norm_plane *p, const clv_norm_lanes *v, clv_norm_sums *sums),
+CPU_CLONES(add_gradients,
+           (const clv_norm_plane *p, const clv_norm_lane_coefficients *v, clv_norm_sums *sums),
            (p, v, sums))
 
 void clv_cpu_norm_add_moments(const float *x, size_t n, size_t b, const double *shift,
@@ -133,7 +138,7 @@ void clv_cpu_norm_add_moments(const float *x, size_t n, size_t b, const double *
   add_moments(x, n, b, shift, sums);
 }
 
-void clv_cpu_norm_add_gradients(const clv_norm_plane *p, const clv_norm_lanes *v,
+void clv_cpu_norm_add_gradients(const clv_norm_plane *p, const clv_norm_lane_coefficients *v,
                                 clv_norm_sums *sums) {
   add_gradients(p, v, sums);
 }
@@ -168,7 +173,7 @@ CPU_INLINE void apply_body(const float *x, const float *other, size_t n, size_t 
     FOR_BLOCK(b, APPLY_ADD_RELU);
 }
 
-CPU_INLINE void compute_plane_dx(const clv_norm_plane *plane, size_t b, clv_norm_gate gate,
+CPU_INLINE void compute_plane_dx(const clv_norm_plane *plane, size_t b, clv_norm_relu_gate gate,
                                  const clv_norm_affine *affine, float *dx) {
   clv_norm_affine v = *affine;
   clv_norm_plane p = *plane;
@@ -176,20 +181,20 @@ CPU_INLINE void compute_plane_dx(const clv_norm_plane *plane, size_t b, clv_norm
   for (size_t i = 0; i < p.n; i += b) CPU_INDEPENDENT
   for (size_t l = 0; l < b; l++) {
     float x = p.x[i + l], g = p.dy[i + l];
-    if (gate == NORM_GATE_BY_Y) g = pass_if_above_zero(p.y[i + l], g);
-    if (gate == NORM_GATE_BY_X)
+    if (gate == NORM_RELU_BY_Y) g = pass_if_above_zero(p.y[i + l], g);
+    if (gate == NORM_RELU_BY_X)
       g = pass_if_above_zero(normalize_value(x, v.mean[l], v.scale[l], v.shift[l]), g);
     dx[i + l] = (g - v.offset[l] - (x - v.mean[l]) * v.slope[l]) * v.scale[l];
   }
 }
 
 CPU_INLINE void compute_dx_body(const clv_norm_plane *p, const clv_norm_affine *v, float *dx) {
-#define DX_OPEN(b) compute_plane_dx(p, b, NORM_GATE_OPEN, v, dx)
-#define DX_BY_X(b) compute_plane_dx(p, b, NORM_GATE_BY_X, v, dx)
-#define DX_BY_Y(b) compute_plane_dx(p, b, NORM_GATE_BY_Y, v, dx)
-  if (p->gate == NORM_GATE_OPEN)
-    FOR_BLOCK(p->b, DX_OPEN);
-  else if (p->gate == NORM_GATE_BY_X)
+#define DX_WITHOUT_RELU(b) compute_plane_dx(p, b, NORM_NO_RELU, v, dx)
+#define DX_BY_X(b) compute_plane_dx(p, b, NORM_RELU_BY_X, v, dx)
+#define DX_BY_Y(b) compute_plane_dx(p, b, NORM_RELU_BY_Y, v, dx)
+  if (p->gate == NORM_NO_RELU)
+    FOR_BLOCK(p->b, DX_WITHOUT_RELU);
+  else if (p->gate == NORM_RELU_BY_X)
     FOR_BLOCK(p->b, DX_BY_X);
   else
     FOR_BLOCK(p->b, DX_BY_Y);
@@ -218,30 +223,32 @@ void clv_cpu_norm_backward(const clv_norm_plane *p, const clv_norm_affine *v, fl
 static const uint64_t gather_bits = 0x0102040810204080, repeat_byte = 0x0101010101010101,
                       select_bit = 0x8040201008040201;
 
-CPU_INLINE void pack_gates_body(const float *restrict y, size_t n, uint8_t *restrict gate_bits) {
-  uint64_t byte_groups[NORM_PIECE / 8];
+CPU_INLINE void pack_relu_bits_body(const float *restrict y, size_t n,
+                                    uint8_t *restrict relu_bits) {
+  uint64_t byte_groups[NORM_PIECE_VALUES / 8];
   uint8_t *bytes = (uint8_t *)byte_groups;
   for (size_t i = 0; i < n; i++) bytes[i] = !(y[i] <= 0);
-  for (size_t i = 0; i < n / 8; i++) gate_bits[i] = (uint8_t)(byte_groups[i] * gather_bits >> 56);
+  for (size_t i = 0; i < n / 8; i++) relu_bits[i] = (uint8_t)(byte_groups[i] * gather_bits >> 56);
 }
 
-CPU_INLINE void unpack_gates_body(const uint8_t *restrict gate_bits, size_t n,
-                                  float *restrict gates) {
-  uint64_t byte_groups[NORM_PIECE / 8];
+CPU_INLINE void unpack_relu_bits_body(const uint8_t *restrict relu_bits, size_t n,
+                                      float *restrict relu_signs) {
+  uint64_t byte_groups[NORM_PIECE_VALUES / 8];
   const uint8_t *bytes = (const uint8_t *)byte_groups;
-  for (size_t i = 0; i < n / 8; i++) byte_groups[i] = gate_bits[i] * repeat_byte & select_bit;
-  for (size_t i = 0; i < n; i++) gates[i] = bytes[i];
+  for (size_t i = 0; i < n / 8; i++) byte_groups[i] = relu_bits[i] * repeat_byte & select_bit;
+  for (size_t i = 0; i < n; i++) relu_signs[i] = bytes[i];
 }
 
-CPU_CLONES(pack_gates, (const float *restrict y, size_t n, uint8_t *restrict gate_bits),
-           (y, n, gate_bits))
-CPU_CLONES(unpack_gates, (const uint8_t *restrict gate_bits, size_t n, float *restrict gates),
-           (gate_bits, n, gates))
+CPU_CLONES(pack_relu_bits, (const float *restrict y, size_t n, uint8_t *restrict relu_bits),
+           (y, n, relu_bits))
+CPU_CLONES(unpack_relu_bits,
+           (const uint8_t *restrict relu_bits, size_t n, float *restrict relu_signs),
+           (relu_bits, n, relu_signs))
 
-void clv_cpu_norm_pack_gates(const float *y, size_t n, uint8_t *gate_bits) {
-  pack_gates(y, n, gate_bits);
+void clv_cpu_norm_pack_relu_bits(const float *y, size_t n, uint8_t *relu_bits) {
+  pack_relu_bits(y, n, relu_bits);
 }
 
-void clv_cpu_norm_unpack_gates(const uint8_t *gate_bits, size_t n, float *ret_gates) {
-  unpack_gates(gate_bits, n, ret_gates);
+void clv_cpu_norm_unpack_relu_bits(const uint8_t *relu_bits, size_t n, float *ret_relu_signs) {
+  unpack_relu_bits(relu_bits, n, ret_relu_signs);
 }

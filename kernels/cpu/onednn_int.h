@@ -11,15 +11,15 @@
 #include <dnnl.h>
 #include <stdlib.h>
 
-/* cpu_md: a memory description that the caller owns. cpu_md_create makes it; cpu_md_destroy frees
- * it and accepts NULL. cpu_const_md: a memory description that another object owns, such as a
- * primitive description. oneDNN's functions take either. */
+/* cpu_memory_desc: a memory description that the caller owns. cpu_md_create makes it;
+ * cpu_md_destroy frees it and accepts NULL. cpu_const_memory_desc: a memory description that
+ * another object owns, such as a primitive description. oneDNN's functions take either. */
 #if DNNL_VERSION_MAJOR >= 3
-typedef dnnl_memory_desc_t cpu_md;
-typedef const_dnnl_memory_desc_t cpu_const_md;
+typedef dnnl_memory_desc_t cpu_memory_desc;
+typedef const_dnnl_memory_desc_t cpu_const_memory_desc;
 #else
-typedef dnnl_memory_desc_t *cpu_md;
-typedef const dnnl_memory_desc_t *cpu_const_md;
+typedef dnnl_memory_desc_t *cpu_memory_desc;
+typedef const dnnl_memory_desc_t *cpu_const_memory_desc;
 #endif
 
 /* A convolution, for which the functions cpu_conv_..._desc_create make primitive descriptions of
@@ -28,7 +28,7 @@ typedef const dnnl_memory_desc_t *cpu_const_md;
 typedef struct cpu_conv_desc {
   dnnl_engine_t engine;
   dnnl_alg_kind_t algorithm;
-  cpu_const_md src, weight, bias, dst;
+  cpu_const_memory_desc src, weight, bias, dst;
   const dnnl_dim_t *strides, *dilates, *pads, *right_pads;
   const_dnnl_primitive_attr_t attr;
   const_dnnl_primitive_desc_t hint;
@@ -39,12 +39,12 @@ typedef struct cpu_conv_desc {
 /* Instruction sets that oneDNN 2 does not know. */
 #define CPU_NEWER_ISAS(ISA) ISA(avx2_vnni_2) ISA(avx512_core_fp16) ISA(avx512_core_amx_fp16)
 
-static inline dnnl_status_t cpu_md_create(cpu_md *ret, int rank, const dnnl_dims_t dims,
+static inline dnnl_status_t cpu_md_create(cpu_memory_desc *ret, int rank, const dnnl_dims_t dims,
                                           dnnl_data_type_t type, dnnl_format_tag_t tag) {
   return dnnl_memory_desc_create_with_tag(ret, rank, dims, type, tag);
 }
 
-static inline void cpu_md_destroy(cpu_md md) {
+static inline void cpu_md_destroy(cpu_memory_desc md) {
   if (md) dnnl_memory_desc_destroy(md);
 }
 
@@ -74,14 +74,14 @@ static inline dnnl_status_t cpu_conv_weight_desc_create(dnnl_primitive_desc_t *r
 #define CPU_NEWER_ISAS(ISA)
 #define dnnl_last_impl_reached dnnl_iterator_ends
 
-static inline dnnl_status_t cpu_md_create(cpu_md *ret, int rank, const dnnl_dims_t dims,
+static inline dnnl_status_t cpu_md_create(cpu_memory_desc *ret, int rank, const dnnl_dims_t dims,
                                           dnnl_data_type_t type, dnnl_format_tag_t tag) {
   *ret = calloc(1, sizeof **ret);
   if (!*ret) return dnnl_out_of_memory;
   return dnnl_memory_desc_init_by_tag(*ret, rank, dims, type, tag);
 }
 
-static inline void cpu_md_destroy(cpu_md md) { free(md); }
+static inline void cpu_md_destroy(cpu_memory_desc md) { free(md); }
 
 static inline dnnl_status_t cpu_conv_desc_create(dnnl_primitive_desc_t *ret, const cpu_conv_desc *c,
                                                  dnnl_status_t init_status,
@@ -119,7 +119,7 @@ static inline dnnl_status_t cpu_conv_weight_desc_create(dnnl_primitive_desc_t *r
 
 #endif
 
-static inline void clv_cpu_md_freep(const cpu_md *md) { cpu_md_destroy(*md); }
+static inline void clv_cpu_md_freep(const cpu_memory_desc *md) { cpu_md_destroy(*md); }
 
 /* Calls ISA(name) for each instruction set that the library knows as dnnl_cpu_isa_NAME. */
 #define CPU_AVX512_ISAS(ISA) ISA(avx512_core_vnni) ISA(avx512_core_bf16) ISA(avx512_core_amx)

@@ -14,10 +14,15 @@
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define INLINE TARGET static inline __attribute__((always_inline))
 
-/* RUN_TILES: tiles whose column sums are one partial sum: 256 rows, as in clv_cpu_sum_columns.
- * PREFETCH_TILES: number of tiles by which values are prefetched before their use. BLOCK_STRIPS:
- * strips of 16 rows or columns of a block. */
-enum { RUN_TILES = 256 / PAIRS_DEPTH, PREFETCH_TILES = 2, BLOCK_STRIPS = PAIRS_BLOCK / PAIRS_SIDE };
+/* TILES_PER_PARTIAL_SUM: number of tiles whose column sums are added to one partial sum. They have
+ * 256 rows, as a partial sum of clv_cpu_sum_columns has. PREFETCH_DISTANCE_TILES: number of tiles
+ * by which values are prefetched before their use. STRIPS_PER_BLOCK: strips of 16 rows or columns
+ * of a block. */
+enum {
+  TILES_PER_PARTIAL_SUM = 256 / PAIRS_DEPTH,
+  PREFETCH_DISTANCE_TILES = 2,
+  STRIPS_PER_BLOCK = PAIRS_BLOCK / PAIRS_SIDE
+};
 
 const cpu_pairs_impl *clv_cpu_pairs_impl(void) {
   return clv_cpu_has_amx() ? clv_cpu_pairs_amx() : clv_cpu_pairs_avx512();
@@ -30,11 +35,11 @@ static size_t count_tiles(size_t k) { return (k + PAIRS_DEPTH - 1) / PAIRS_DEPTH
 static size_t count_blocks(size_t n) { return (n + PAIRS_BLOCK - 1) / PAIRS_BLOCK; }
 
 size_t clv_cpu_pairs_bytes(size_t n, size_t k) {
-  return count_blocks(n) * BLOCK_STRIPS * count_tiles(k) * PAIRS_TILE * sizeof(uint16_t);
+  return count_blocks(n) * STRIPS_PER_BLOCK * count_tiles(k) * PAIRS_TILE * sizeof(uint16_t);
 }
 
 /* Returns the mask of the first end - begin lanes; of all lanes if these are 16 or more. */
-INLINE __mmask16 make_mask(size_t begin, size_t end) {
+INLINE __mmask16 make_lane_mask(size_t begin, size_t end) {
   size_t n_left = begin < end ? end - begin : 0;
   return (__mmask16)(n_left >= PAIRS_SIDE ? 0xFFFF : (1u << n_left) - 1);
 }
@@ -44,7 +49,7 @@ INLINE size_t value_index(const cpu_pairs_factor *f, size_t row, size_t column) 
 }
 
 INLINE __m512 load_values(const cpu_pairs_factor *f, size_t row, size_t column) {
-  __mmask16 mask = row < f->rows ? make_mask(column, f->columns) : 0;
+  __mmask16 mask = row < f->rows ? make_lane_mask(column, f->columns) : 0;
   size_t at = value_index(f, row, column);
   if (f->x) return _mm512_maskz_loadu_ps(mask, f->x + at);
   __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, f->bf16_x + at));
@@ -86,8 +91,8 @@ INLINE void pair_neighbouring_rows(const cpu_pairs_factor *f, size_t row, size_t
     size_t low = row + 2 * r, high = low + 1;
     __m512 a = load_values(f, low, column), b = load_values(f, high, column);
     *sum = _mm512_add_ps(_mm512_add_ps(*sum, a), b);
-    prefetch_value(f, low + PREFETCH_TILES * PAIRS_DEPTH, column);
-    prefetch_value(f, high + PREFETCH_TILES * PAIRS_DEPTH, column);
+    prefetch_value(f, low + PREFETCH_DISTANCE_TILES * PAIRS_DEPTH, column);
+    prefetch_value(f, high + PREFETCH_DISTANCE_TILES * PAIRS_DEPTH, column);
     pair[r] = _mm512_permutexvar_epi16(lane_order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
   }
 }
@@ -116,10 +121,12 @@ INLINE void transpose_pairs(__m512i x[PAIRS_SIDE]) {
   }
 }
 
-/* True if neighbouring values of a stored row are neighbouring terms of the product's sum: for
- * factors stored as [m][k] or [n][k]. False: values of neighbouring rows are, as in [k][n] and
- * [k][m]. */
-INLINE bool is_sum_along_rows(const cpu_pairs_factor *f) { return f->is_right == f->is_transposed; }
+/* True if the two values of a pair, which are neighbouring terms of the product's sum over k, are
+ * neighbours in a stored row: for factors stored as [m][k] or [n][k]. False if they are in the same
+ * column of two neighbouring rows: for factors stored as [k][n] or [k][m]. */
+INLINE bool has_pairs_within_rows(const cpu_pairs_factor *f) {
+  return f->is_right == f->is_transposed;
+}
 
 /* Stores 16 x 16 pairs as a tile at `to`. A tile of the left factor is in the order [m][k], one of
  * the right factor in the order [k][n], so the pairs of a factor that is stored transposed are
@@ -130,49 +137,49 @@ INLINE void store_tile(const cpu_pairs_factor *f, __m512i pair[PAIRS_SIDE], uint
 }
 
 /* Packs tiles [first_tile, end_tile) of a block's strips, one strip after another, for a factor
- * whose stored rows run along the product's sum, so that neighbours in a row are a pair. */
-INLINE void pack_sum_along_rows(const cpu_pairs_factor *f, size_t block, size_t first_tile,
-                                size_t end_tile, uint16_t *to) {
-  for (size_t s = 0; s < BLOCK_STRIPS; s++)
+ * whose pairs are neighbours in a stored row (has_pairs_within_rows). */
+INLINE void pack_pairs_within_rows(const cpu_pairs_factor *f, size_t block, size_t first_tile,
+                                   size_t end_tile, uint16_t *to) {
+  for (size_t s = 0; s < STRIPS_PER_BLOCK; s++)
     for (size_t k = first_tile; k < end_tile; k++, to += PAIRS_TILE) {
       __m512i pair[PAIRS_SIDE];
-      pair_within_rows(f, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, k * PAIRS_DEPTH, pair);
+      pair_within_rows(f, (block * STRIPS_PER_BLOCK + s) * PAIRS_SIDE, k * PAIRS_DEPTH, pair);
       store_tile(f, pair, to);
     }
 }
 
-/* As pack_sum_along_rows, but for a factor whose neighbouring rows are neighbouring terms of the
- * sum. 128 bytes of each row are read at once, because a single cache line takes as long. sums:
- * receives the sums of the block's columns; NULL: no sums. If first_tile is above 0, `sums` holds
- * the sums of the tiles before, which are added; first_tile is then a multiple of RUN_TILES. */
-INLINE void pack_sum_across_rows(const cpu_pairs_factor *f, size_t block, size_t first_tile,
-                                 size_t end_tile, uint16_t *to, float *sums) {
-  __m512 run_sums[BLOCK_STRIPS], total_sums[BLOCK_STRIPS];
-  for (size_t s = 0; s < BLOCK_STRIPS; s++) {
-    run_sums[s] = _mm512_setzero_ps();
+/* As pack_pairs_within_rows, but for a factor whose pairs are values of two neighbouring rows. 128
+ * bytes of each row are read at once, because a single cache line takes as long. sums: receives the
+ * sums of the block's columns; NULL: no sums. If first_tile is above 0, `sums` holds the sums of
+ * the tiles before, which are added; first_tile is then a multiple of TILES_PER_PARTIAL_SUM. */
+INLINE void pack_pairs_across_rows(const cpu_pairs_factor *f, size_t block, size_t first_tile,
+                                   size_t end_tile, uint16_t *to, float *sums) {
+  __m512 partial_sums[STRIPS_PER_BLOCK], total_sums[STRIPS_PER_BLOCK];
+  for (size_t s = 0; s < STRIPS_PER_BLOCK; s++) {
+    partial_sums[s] = _mm512_setzero_ps();
     total_sums[s] =
         sums && first_tile ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps();
   }
   for (size_t k = first_tile; k < end_tile; k++)
-    for (size_t s = 0; s < BLOCK_STRIPS; s++) {
+    for (size_t s = 0; s < STRIPS_PER_BLOCK; s++) {
       __m512i pair[PAIRS_SIDE];
-      pair_neighbouring_rows(f, k * PAIRS_DEPTH, (block * BLOCK_STRIPS + s) * PAIRS_SIDE, pair,
-                             &run_sums[s]);
+      pair_neighbouring_rows(f, k * PAIRS_DEPTH, (block * STRIPS_PER_BLOCK + s) * PAIRS_SIDE, pair,
+                             &partial_sums[s]);
       store_tile(f, pair, to + (s * (end_tile - first_tile) + k - first_tile) * PAIRS_TILE);
-      if ((k + 1) % RUN_TILES != 0 && k + 1 != end_tile) continue;
-      total_sums[s] = _mm512_add_ps(total_sums[s], run_sums[s]);
-      run_sums[s] = _mm512_setzero_ps();
+      if ((k + 1) % TILES_PER_PARTIAL_SUM != 0 && k + 1 != end_tile) continue;
+      total_sums[s] = _mm512_add_ps(total_sums[s], partial_sums[s]);
+      partial_sums[s] = _mm512_setzero_ps();
     }
-  for (size_t s = 0; sums && s < BLOCK_STRIPS; s++)
+  for (size_t s = 0; sums && s < STRIPS_PER_BLOCK; s++)
     _mm512_storeu_ps(sums + s * PAIRS_SIDE, total_sums[s]);
 }
 
 INLINE void pack_block(const cpu_pairs_factor *f, size_t block, size_t first_tile, size_t end_tile,
                        uint16_t *to, float *sums) {
-  if (is_sum_along_rows(f))
-    pack_sum_along_rows(f, block, first_tile, end_tile, to);
+  if (has_pairs_within_rows(f))
+    pack_pairs_within_rows(f, block, first_tile, end_tile, to);
   else
-    pack_sum_across_rows(f, block, first_tile, end_tile, to, sums);
+    pack_pairs_across_rows(f, block, first_tile, end_tile, to, sums);
 }
 
 typedef struct pack_job {
@@ -184,43 +191,43 @@ typedef struct pack_job {
 TARGET static void pack_blocks(void *arg, size_t begin, size_t end) {
   const pack_job *j = arg;
   for (size_t block = begin; block < end; block++)
-    pack_block(j->f, block, 0, j->n_tiles, j->to + block * BLOCK_STRIPS * j->n_tiles * PAIRS_TILE,
-               NULL);
+    pack_block(j->f, block, 0, j->n_tiles,
+               j->to + block * STRIPS_PER_BLOCK * j->n_tiles * PAIRS_TILE, NULL);
 }
 
 void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *f, uint16_t *ret) {
-  bool sums_along_rows = f->is_right == f->is_transposed;
-  pack_job j = {f, count_tiles(sums_along_rows ? f->columns : f->rows), ret};
+  bool is_paired_within_rows = f->is_right == f->is_transposed;
+  pack_job j = {f, count_tiles(is_paired_within_rows ? f->columns : f->rows), ret};
   clv_cpu_parallel(clv_cpu_useful_threads(threads, f->rows * f->columns),
-                   count_blocks(sums_along_rows ? f->rows : f->columns), pack_blocks, &j);
+                   count_blocks(is_paired_within_rows ? f->rows : f->columns), pack_blocks, &j);
 }
 
 /* ---- multiplying packed factors -------------------------------------------------------------- */
 
-/* Part of the left factor that one thread packs and multiplies at a time: numbers of blocks of 32
- * rows, and of tiles along the sum. */
-typedef struct batch_size {
+/* Extents of the part of the left factor that one thread packs and multiplies at a time: number of
+ * blocks of 32 rows, and number of tiles along the sum. */
+typedef struct packed_extents {
   size_t n_blocks, n_tiles;
-} batch_size;
+} packed_extents;
 
-static batch_size choose_batch_size(const cpu_pairs_impl *impl, size_t m, size_t k) {
+static packed_extents choose_packed_extents(const cpu_pairs_impl *impl, size_t m, size_t k) {
   size_t n_tiles = count_tiles(k);
   if (impl->n_tiles_packed) n_tiles = CLV_MIN(n_tiles, impl->n_tiles_packed);
   size_t max_blocks =
       impl->cache_bytes / CLV_MAX(n_tiles * 2 * PAIRS_TILE * sizeof(uint16_t), (size_t)1);
   size_t n_blocks = count_blocks(m);
-  return (batch_size){CLV_MIN(CLV_MAX(max_blocks, (size_t)1), n_blocks), n_tiles};
+  return (packed_extents){CLV_MIN(CLV_MAX(max_blocks, (size_t)1), n_blocks), n_tiles};
 }
 
 /* Returns the size of the scratch of one thread, counted in bf16 values: packed values, and sums of
  * columns. */
-static size_t part_scratch_size(batch_size batch) {
+static size_t part_scratch_size(packed_extents packed) {
   enum { VALUES_PER_FLOAT = sizeof(float) / sizeof(uint16_t) };
-  return batch.n_blocks * (batch.n_tiles * 2 * PAIRS_TILE + PAIRS_BLOCK * VALUES_PER_FLOAT);
+  return packed.n_blocks * (packed.n_tiles * 2 * PAIRS_TILE + PAIRS_BLOCK * VALUES_PER_FLOAT);
 }
 
 size_t clv_cpu_pairs_scratch_bytes(int threads, size_t m, size_t k) {
-  return (size_t)threads * part_scratch_size(choose_batch_size(clv_cpu_pairs_impl(), m, k)) *
+  return (size_t)threads * part_scratch_size(choose_packed_extents(clv_cpu_pairs_impl(), m, k)) *
          sizeof(uint16_t);
 }
 
@@ -230,7 +237,7 @@ typedef struct pairs_part {
   const cpu_pairs_product *p;
   const cpu_pairs_impl *impl;
   size_t first_block, end_block, first_tile, end_tile;
-  batch_size batch;
+  packed_extents packed;
   uint16_t *scratch;
 } pairs_part;
 
@@ -297,10 +304,10 @@ static void store_sums(const pairs_part *t, const float *sums) {
 TARGET static void multiply_part(const pairs_part *t) {
   size_t strip_size = (t->end_tile - t->first_tile) * PAIRS_TILE;
   float *sums =
-      (float *)(void *)(t->scratch + t->batch.n_blocks * t->batch.n_tiles * 2 * PAIRS_TILE);
+      (float *)(void *)(t->scratch + t->packed.n_blocks * t->packed.n_tiles * 2 * PAIRS_TILE);
   for (size_t i = t->first_block; i < t->end_block; i++) {
     size_t at = i - t->first_block;
-    uint16_t *to = t->scratch + at * BLOCK_STRIPS * strip_size;
+    uint16_t *to = t->scratch + at * STRIPS_PER_BLOCK * strip_size;
     if (t->p->sums)
       pack_block(&t->p->left_factor, i, t->first_tile, t->end_tile, to, sums + at * PAIRS_BLOCK);
     else
@@ -309,7 +316,7 @@ TARGET static void multiply_part(const pairs_part *t) {
   if (t->p->sums && t->end_tile == count_tiles(t->p->k)) store_sums(t, sums);
   for (size_t j = 0; j < t->p->n; j += PAIRS_BLOCK)
     for (size_t i = t->first_block; i < t->end_block; i++)
-      multiply_block(t, t->scratch + (i - t->first_block) * BLOCK_STRIPS * strip_size,
+      multiply_block(t, t->scratch + (i - t->first_block) * STRIPS_PER_BLOCK * strip_size,
                      i * PAIRS_BLOCK, j);
 }
 
@@ -322,22 +329,22 @@ typedef struct multiply_job {
 static void multiply_parts(void *arg, size_t begin, size_t end) {
   const multiply_job *j = arg;
   const cpu_pairs_impl *impl = clv_cpu_pairs_impl();
-  batch_size batch = choose_batch_size(impl, j->p->m, j->p->k);
+  packed_extents packed = choose_packed_extents(impl, j->p->m, j->p->k);
   size_t n_tiles = count_tiles(j->p->k);
   impl->begin();
   for (size_t part = begin; part < end; part++) {
     size_t part_end = j->n_blocks * (part + 1) / j->n_parts;
     pairs_part t = {.p = j->p,
                     .impl = impl,
-                    .batch = batch,
-                    .scratch = j->p->scratch + part * part_scratch_size(batch)};
+                    .packed = packed,
+                    .scratch = j->p->scratch + part * part_scratch_size(packed)};
     for (t.first_block = j->n_blocks * part / j->n_parts; t.first_block < part_end;
          t.first_block = t.end_block) {
-      t.end_block = CLV_MIN(t.first_block + batch.n_blocks, part_end);
+      t.end_block = CLV_MIN(t.first_block + packed.n_blocks, part_end);
       t.end_tile = 0;
       do { /* runs once even if the sums have no terms, and writes 0 or the bias */
         t.first_tile = t.end_tile;
-        t.end_tile = CLV_MIN(t.first_tile + batch.n_tiles, n_tiles);
+        t.end_tile = CLV_MIN(t.first_tile + packed.n_tiles, n_tiles);
         multiply_part(&t);
       } while (t.end_tile < n_tiles);
     }

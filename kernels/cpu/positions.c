@@ -22,9 +22,9 @@ static size_t count_features(const cpu_kernel *k) {
 /* Returns the number of values of a sample, or of a padded sequence. *ret_w_offset: index of the
  * first value of W that is added. */
 static size_t get_sample_size(const cpu_kernel *k, size_t *ret_w_offset) {
-  int64_t packed = k->d.attrs.packed;
+  int64_t max_packed_steps = k->d.attrs.packed;
   *ret_w_offset = (size_t)k->d.attrs.offset * count_features(k);
-  return (size_t)(packed ? packed : k->d.in[0].dim[1]) * count_features(k);
+  return (size_t)(max_packed_steps ? max_packed_steps : k->d.in[0].dim[1]) * count_features(k);
 }
 
 CPU_INLINE void add_values_body(const float *x, const float *w, float *y, size_t n) {

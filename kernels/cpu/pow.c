@@ -11,7 +11,7 @@
 /* Returns |x|^p. double_log_of is wrong for 0, infinity and NaN, so their results are selected
  * separately. */
 CPU_INLINE float power_of_magnitude(float x, float p) {
-  float abs_x = from_bits(to_bits(x) & 0x7fffffffu);
+  float abs_x = float_from_bits(bits_of_float(x) & 0x7fffffffu);
   double r = double_exp_of((double)p * double_log_of((double)abs_x));
   float y = (float)r;
   y = abs_x == 0 ? (p > 0 ? 0 : INFINITY) : y;

@@ -24,10 +24,12 @@ typedef struct resample_job {
   float *y;
   cpu_planes planes;
   int64_t src_size[2], dst_size[2]; /* height and width of the source and of the target */
-  source_table table[2];            /* of rows, of columns */
+  /* tables of the rows and of the columns that each target position reads */
+  source_table table[2];
 } resample_job;
 
-/* Returns a number of weights that is enough for a table of an axis, in forward and in backward. */
+/* Returns the largest number of weights that a table of an axis can have, in forward or in
+ * backward. */
 static size_t max_weights(const clv_resample *r, int axis) {
   return (size_t)(r->in[axis] + 2 * r->out[axis]);
 }
@@ -54,7 +56,7 @@ static void fill_forward_table(const clv_resample *r, int axis, const source_tab
 static void fill_backward_table(const clv_resample *r, int axis, const source_table *t) {
   int64_t n_weights = 0;
   for (int64_t i = 0; i < r->in[axis]; i++) {
-    int64_t end, o = clv_taps_first_reader(r, axis, i, &end);
+    int64_t end, o = clv_first_reading_output(r, axis, i, &end);
     source_span *s = &t->spans[i];
     *s = (source_span){o, 0, n_weights};
     for (; o < end; o++) {
@@ -69,16 +71,16 @@ static void fill_backward_table(const clv_resample *r, int axis, const source_ta
 
 /* Computes plane p of the target, which has b channels. */
 CPU_INLINE void resample_plane(const resample_job *j, size_t p, int64_t b) {
-  int64_t pitch = j->planes.pitch;
+  int64_t position_stride = j->planes.position_stride;
   const float *x = j->x + clv_cpu_plane_start(&j->planes, p, j->src_size[0] * j->src_size[1]);
   float *y = j->y + clv_cpu_plane_start(&j->planes, p, j->dst_size[0] * j->dst_size[1]);
   for (int64_t row = 0; row < j->dst_size[0]; row++)
-    for (int64_t column = 0; column < j->dst_size[1]; column++, y += pitch) {
+    for (int64_t column = 0; column < j->dst_size[1]; column++, y += position_stride) {
       source_span h = j->table[0].spans[row], w = j->table[1].spans[column];
       double sum[16] = {0};
       for (int64_t u = 0; u < h.n; u++)
         for (int64_t v = 0; v < w.n; v++) {
-          const float *value = x + ((h.first + u) * j->src_size[1] + w.first + v) * pitch;
+          const float *value = x + ((h.first + u) * j->src_size[1] + w.first + v) * position_stride;
           double weight =
               j->table[0].weights[h.first_weight + u] * j->table[1].weights[w.first_weight + v];
           for (int64_t l = 0; l < b; l++) sum[l] += weight * (double)value[l];

@@ -15,17 +15,17 @@ typedef struct rmsnorm_kernel {
   size_t rows, width;
 } rmsnorm_kernel;
 
-typedef struct rms_job {
+typedef struct rmsnorm_job {
   const rmsnorm_kernel *k;
   const clv_kernel_args *a;
-} rms_job;
+} rmsnorm_job;
 
 /* ---- sums and gradients of one row ----------------------------------------------------------- */
 
-CPU_INLINE double sum_lanes(double *lane) {
+CPU_INLINE double add_lane_sums(double *lane_sums) {
   for (int width = LANES / 2; width; width /= 2)
-    for (int l = 0; l < width; l++) lane[l] += lane[l + width];
-  return lane[0];
+    for (int l = 0; l < width; l++) lane_sums[l] += lane_sums[l + width];
+  return lane_sums[0];
 }
 
 CPU_INLINE void sum_squares_body(const float *x, size_t n, double *ret) {
@@ -34,7 +34,7 @@ CPU_INLINE void sum_squares_body(const float *x, size_t n, double *ret) {
   for (; i + LANES <= n; i += LANES)
     for (size_t l = 0; l < LANES; l++) s[l] += (double)x[i + l] * x[i + l];
   for (size_t l = 0; i + l < n; l++) s[l] += (double)x[i + l] * x[i + l];
-  *ret = sum_lanes(s);
+  *ret = add_lane_sums(s);
 }
 
 /* Computes the sum of dy w x of a row. */
@@ -45,7 +45,7 @@ CPU_INLINE void sum_products_body(const float *x, const float *dy, const float *
   for (; i + LANES <= n; i += LANES)
     for (size_t l = 0; l < LANES; l++) s[l] += (double)dy[i + l] * w[i + l] * x[i + l];
   for (size_t l = 0; i + l < n; l++) s[l] += (double)dy[i + l] * w[i + l] * x[i + l];
-  *ret = sum_lanes(s);
+  *ret = add_lane_sums(s);
 }
 
 CPU_INLINE void normalize_row_body(const float *x, size_t n, float inverse_rms, const float *w,
@@ -74,7 +74,7 @@ CPU_CLONES(compute_row_dx,
 /* ---- loops over all rows --------------------------------------------------------------------- */
 
 static void forward_rows(void *arg, size_t begin, size_t end) {
-  const rms_job *j = arg;
+  const rmsnorm_job *j = arg;
   size_t width = j->k->width;
   double *saved = j->a->saved, sum;
   for (size_t r = begin; r < end; r++) {
@@ -90,7 +90,7 @@ static void forward_rows(void *arg, size_t begin, size_t end) {
 /* Computes dx of rows [begin, end). With g = dy w: dx = inverse_rms g - x inverse_rms^3 mean(g x).
  */
 static void backward_rows(void *arg, size_t begin, size_t end) {
-  const rms_job *j = arg;
+  const rmsnorm_job *j = arg;
   size_t width = j->k->width;
   const float *w = j->a->param[CLV_SLOT_WEIGHT];
   const double *saved = j->a->saved;
@@ -119,7 +119,7 @@ CPU_CLONES(add_column_products,
            (x, dy, saved, rows, step, n, sum))
 
 static void backward_columns(void *arg, size_t begin, size_t end) {
-  const rms_job *j = arg;
+  const rmsnorm_job *j = arg;
   const clv_kernel_args *a = j->a;
   for (size_t block = begin; block < end; block++) {
     double sum[COLUMNS_AT_ONCE] = {0};
@@ -136,7 +136,7 @@ static void backward_columns(void *arg, size_t begin, size_t end) {
 static void run_job(clv_kernel *base, const clv_kernel_args *a, size_t n_items,
                     clv_cpu_range_fn *fn) {
   const rmsnorm_kernel *k = (const rmsnorm_kernel *)base;
-  rms_job j = {k, a};
+  rmsnorm_job j = {k, a};
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 4 * k->k.n_in), n_items, fn, &j);
 }
 

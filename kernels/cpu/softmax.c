@@ -10,32 +10,32 @@
 
 enum { LANES = 16 }; /* number of partial sums of a row */
 
-CPU_INLINE double sum_lanes(double *lane) {
+CPU_INLINE double add_lane_sums(double *lane_sums) {
   for (size_t width = LANES / 2; width; width /= 2)
-    for (size_t l = 0; l < width; l++) lane[l] += lane[l + width];
-  return lane[0];
+    for (size_t l = 0; l < width; l++) lane_sums[l] += lane_sums[l + width];
+  return lane_sums[0];
 }
 
-CPU_INLINE float greater_of(float largest, float x) { return x > largest ? x : largest; }
+CPU_INLINE float larger_of(float largest, float x) { return x > largest ? x : largest; }
 
 CPU_INLINE void find_row_max_body(const float *x, size_t n, float *ret) {
-  float lane[LANES];
+  float lane_max[LANES];
   size_t i = 0;
-  for (size_t l = 0; l < LANES; l++) lane[l] = x[0];
+  for (size_t l = 0; l < LANES; l++) lane_max[l] = x[0];
   for (; i + LANES <= n; i += LANES)
-    for (size_t l = 0; l < LANES; l++) lane[l] = greater_of(lane[l], x[i + l]);
-  for (; i < n; i++) lane[0] = greater_of(lane[0], x[i]);
-  for (size_t l = 1; l < LANES; l++) lane[0] = greater_of(lane[0], lane[l]);
-  *ret = lane[0];
+    for (size_t l = 0; l < LANES; l++) lane_max[l] = larger_of(lane_max[l], x[i + l]);
+  for (; i < n; i++) lane_max[0] = larger_of(lane_max[0], x[i]);
+  for (size_t l = 1; l < LANES; l++) lane_max[0] = larger_of(lane_max[0], lane_max[l]);
+  *ret = lane_max[0];
 }
 
 CPU_INLINE void sum_row_exps_body(const float *x, size_t n, double max_x, double *ret) {
-  double lane[LANES] = {0};
+  double lane_sums[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
-    for (size_t l = 0; l < LANES; l++) lane[l] += double_exp_of(x[i + l] - max_x);
-  for (size_t l = 0; i + l < n; l++) lane[l] += double_exp_of(x[i + l] - max_x);
-  *ret = sum_lanes(lane);
+    for (size_t l = 0; l < LANES; l++) lane_sums[l] += double_exp_of(x[i + l] - max_x);
+  for (size_t l = 0; i + l < n; l++) lane_sums[l] += double_exp_of(x[i + l] - max_x);
+  *ret = add_lane_sums(lane_sums);
 }
 
 CPU_INLINE void compute_row_softmax_body(const float *x, size_t n, double max_x, double inverse_sum,
@@ -52,12 +52,12 @@ CPU_INLINE void compute_row_log_softmax_body(const float *x, size_t n, double ma
 
 /* Computes the sum of dy, or of dy y if y is not NULL, over a row. */
 CPU_INLINE void sum_row_gradients_body(const float *dy, const float *y, size_t n, double *ret) {
-  double lane[LANES] = {0};
+  double lane_sums[LANES] = {0};
   size_t i = 0;
   for (; i + LANES <= n; i += LANES)
-    for (size_t l = 0; l < LANES; l++) lane[l] += y ? (double)dy[i + l] * y[i + l] : dy[i + l];
-  for (size_t l = 0; i + l < n; l++) lane[l] += y ? (double)dy[i + l] * y[i + l] : dy[i + l];
-  *ret = sum_lanes(lane);
+    for (size_t l = 0; l < LANES; l++) lane_sums[l] += y ? (double)dy[i + l] * y[i + l] : dy[i + l];
+  for (size_t l = 0; i + l < n; l++) lane_sums[l] += y ? (double)dy[i + l] * y[i + l] : dy[i + l];
+  *ret = add_lane_sums(lane_sums);
 }
 
 CPU_INLINE void compute_row_softmax_dx_body(const float *y, const float *dy, size_t n, double sum,
@@ -104,7 +104,7 @@ double clv_cpu_sum_row_exps(const float *x, size_t n, double max_x) {
 typedef struct softmax_job {
   const clv_kernel_args *a;
   size_t width;
-  bool is_log;
+  bool is_log_softmax;
 } softmax_job;
 
 static void forward_rows(void *arg, size_t begin, size_t end) {
@@ -114,7 +114,7 @@ static void forward_rows(void *arg, size_t begin, size_t end) {
     float *y = (float *)j->a->out + r * j->width;
     double max_x = clv_cpu_find_row_max(x, j->width),
            sum = clv_cpu_sum_row_exps(x, j->width, max_x);
-    if (j->is_log)
+    if (j->is_log_softmax)
       compute_row_log_softmax(x, j->width, max_x, log(sum), y);
     else
       compute_row_softmax(x, j->width, max_x, 1 / sum, y);
@@ -130,8 +130,9 @@ static void backward_rows(void *arg, size_t begin, size_t end) {
     const float *y = (const float *)j->a->out + r * j->width;
     const float *dy = (const float *)j->a->dout + r * j->width;
     float *dx = (float *)j->a->din[0] + r * j->width;
-    sum_row_gradients(dy, j->is_log ? NULL : y, j->width, &sum);
-    (j->is_log ? compute_row_log_softmax_dx : compute_row_softmax_dx)(y, dy, j->width, sum, dx);
+    sum_row_gradients(dy, j->is_log_softmax ? NULL : y, j->width, &sum);
+    (j->is_log_softmax ? compute_row_log_softmax_dx : compute_row_softmax_dx)(y, dy, j->width, sum,
+                                                                              dx);
   }
 }
 

@@ -7,13 +7,13 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-typedef struct depth_job {
+typedef struct stochastic_depth_job {
   const float *x;
   float *y, factor;
   /* whether each record is kept, [records]; NULL: evaluation, in which the values are copied */
   const uint8_t *is_kept;
   size_t record_size;
-} depth_job;
+} stochastic_depth_job;
 
 CPU_INLINE void scale_record_body(const float *x, float factor, float *y, size_t n) {
   CPU_INDEPENDENT
@@ -22,7 +22,7 @@ CPU_INLINE void scale_record_body(const float *x, float factor, float *y, size_t
 CPU_CLONES(scale_record, (const float *x, float factor, float *y, size_t n), (x, factor, y, n))
 
 static void scale_records(void *arg, size_t begin, size_t end) {
-  const depth_job *j = arg;
+  const stochastic_depth_job *j = arg;
   for (size_t n = begin; n < end; n++) {
     size_t at = n * j->record_size;
     if (j->is_kept)
@@ -36,8 +36,8 @@ static clv_code scale_all_records(const cpu_kernel *k, const float *x, const uin
                                   float *y) {
   size_t n = (size_t)k->d.in[0].dim[0];
   double p = k->d.attrs.p;
-  depth_job j = {x, y, (float)(p < 1 ? 1 / (1 - p) : 0), k->d.training ? is_kept : NULL,
-                 k->n_in / n};
+  stochastic_depth_job j = {x, y, (float)(p < 1 ? 1 / (1 - p) : 0), k->d.training ? is_kept : NULL,
+                            k->n_in / n};
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), n, scale_records, &j);
   return CLV_OK;
 }
@@ -45,11 +45,11 @@ static clv_code scale_all_records(const cpu_kernel *k, const float *x, const uin
 static clv_code depth_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
   uint8_t *is_kept = a->saved;
-  uint32_t word[4] = {0};
+  uint32_t random_words[4] = {0};
   (void)err;
   for (size_t n = 0; k->d.training && n < (size_t)k->d.in[0].dim[0]; n++) {
-    if (n % 4 == 0) clv_rng_block(&a->key, (uint32_t)(n / 4), word);
-    is_kept[n] = (word[n % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
+    if (n % 4 == 0) clv_rng_block(&a->key, (uint32_t)(n / 4), random_words);
+    is_kept[n] = (random_words[n % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
   }
   return scale_all_records(k, a->in[0], is_kept, a->out);
 }

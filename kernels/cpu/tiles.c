@@ -15,10 +15,10 @@
 
 /* ---- products with AVX-512 ------------------------------------------------------------------- */
 
-enum { ROWS_512 = 8, COLUMNS_512 = 32 };
+enum { TILE_ROWS_512 = 8, TILE_COLUMNS_512 = 32 };
 
 /* Computes the tile of `rows` rows at row i and column j. */
-TARGET_512 INLINE void compute_tile_512(const cpu_tiles *t, size_t i, size_t j, int rows) {
+TARGET_512 INLINE void compute_tile_512(const cpu_tile_product *t, size_t i, size_t j, int rows) {
   size_t n_left = t->n - j;
   __mmask16 low_mask = (__mmask16)(n_left >= 16 ? 0xFFFF : (1u << n_left) - 1);
   __mmask16 high_mask = (__mmask16)(n_left >= 32  ? 0xFFFF
@@ -26,13 +26,13 @@ TARGET_512 INLINE void compute_tile_512(const cpu_tiles *t, size_t i, size_t j, 
                                                   : 0);
   const float *a = t->a + i * t->a_row_stride, *b = t->b + j;
   float *c = t->c + i * t->c_row_stride + j;
-  __m512 sum[ROWS_512][2];
+  __m512 sum[TILE_ROWS_512][2];
   for (int r = 0; r < rows; r++) {
     const float *c_row = c + (size_t)r * t->c_row_stride;
     sum[r][0] = t->accumulate ? _mm512_maskz_loadu_ps(low_mask, c_row) : _mm512_setzero_ps();
     sum[r][1] = t->accumulate ? _mm512_maskz_loadu_ps(high_mask, c_row + 16) : _mm512_setzero_ps();
     _mm_prefetch(c_row, _MM_HINT_T0);
-    _mm_prefetch(c_row + COLUMNS_512 - 1, _MM_HINT_T0);
+    _mm_prefetch(c_row + TILE_COLUMNS_512 - 1, _MM_HINT_T0);
   }
   for (size_t l = 0; l < t->k; l++, a += t->a_column_stride, b += t->b_row_stride) {
     __m512 b0 = _mm512_maskz_loadu_ps(low_mask, b), b1 = _mm512_maskz_loadu_ps(high_mask, b + 16);
@@ -48,10 +48,10 @@ TARGET_512 INLINE void compute_tile_512(const cpu_tiles *t, size_t i, size_t j, 
   }
 }
 
-TARGET_512 static void multiply_512(const cpu_tiles *t) {
-  for (size_t j = 0; j < t->n; j += COLUMNS_512) {
+TARGET_512 static void multiply_512(const cpu_tile_product *t) {
+  for (size_t j = 0; j < t->n; j += TILE_COLUMNS_512) {
     size_t i = 0;
-    for (; i + ROWS_512 <= t->m; i += ROWS_512) compute_tile_512(t, i, j, ROWS_512);
+    for (; i + TILE_ROWS_512 <= t->m; i += TILE_ROWS_512) compute_tile_512(t, i, j, TILE_ROWS_512);
     for (; i + 4 <= t->m; i += 4) compute_tile_512(t, i, j, 4);
     for (; i < t->m; i++) compute_tile_512(t, i, j, 1);
   }
@@ -59,7 +59,7 @@ TARGET_512 static void multiply_512(const cpu_tiles *t) {
 
 /* ---- products with AVX2 ---------------------------------------------------------------------- */
 
-enum { ROWS_256 = 6, COLUMNS_256 = 16 };
+enum { TILE_ROWS_256 = 6, TILE_COLUMNS_256 = 16 };
 
 /* Columns of a tile of two vectors. The masks exclude columns after the last column of the product.
  * Full tiles use no masks, because masked stores are slow. */
@@ -88,11 +88,11 @@ TARGET_256 INLINE void store_columns_256(float *x, const tile_columns_256 *at, c
   }
 }
 
-TARGET_256 INLINE void compute_tile_256(const cpu_tiles *t, size_t i, size_t j, int rows,
+TARGET_256 INLINE void compute_tile_256(const cpu_tile_product *t, size_t i, size_t j, int rows,
                                         const tile_columns_256 *at) {
   const float *a = t->a + i * t->a_row_stride, *b = t->b + j;
   float *c = t->c + i * t->c_row_stride + j;
-  __m256 sum[ROWS_256][2] = {0}, y[2];
+  __m256 sum[TILE_ROWS_256][2] = {0}, y[2];
   for (int r = 0; r < rows && t->accumulate; r++)
     load_columns_256(c + (size_t)r * t->c_row_stride, at, sum[r]);
   for (size_t l = 0; l < t->k; l++, a += t->a_column_stride, b += t->b_row_stride) {
@@ -108,17 +108,18 @@ TARGET_256 INLINE void compute_tile_256(const cpu_tiles *t, size_t i, size_t j, 
 
 /* Computes all rows of one tile column. Tiles of four rows are as fast as tiles of six, but tiles
  * of two rows or one are slower, so eight rows are computed as two fours. */
-TARGET_256 INLINE void compute_rows_256(const cpu_tiles *t, size_t j, const tile_columns_256 *at) {
+TARGET_256 INLINE void compute_rows_256(const cpu_tile_product *t, size_t j,
+                                        const tile_columns_256 *at) {
   size_t i = 0;
-  for (; t->m - i >= ROWS_256 && t->m - i != 8; i += ROWS_256)
-    compute_tile_256(t, i, j, ROWS_256, at);
+  for (; t->m - i >= TILE_ROWS_256 && t->m - i != 8; i += TILE_ROWS_256)
+    compute_tile_256(t, i, j, TILE_ROWS_256, at);
   for (; i + 4 <= t->m; i += 4) compute_tile_256(t, i, j, 4, at);
   for (; i < t->m; i++) compute_tile_256(t, i, j, 1, at);
 }
 
-TARGET_256 static void multiply_256(const cpu_tiles *t) {
+TARGET_256 static void multiply_256(const cpu_tile_product *t) {
   size_t j = 0;
-  for (; j + COLUMNS_256 <= t->n; j += COLUMNS_256)
+  for (; j + TILE_COLUMNS_256 <= t->n; j += TILE_COLUMNS_256)
     compute_rows_256(t, j, &(tile_columns_256){.is_full = true});
   size_t n_left = t->n - j;
   tile_columns_256 at = {false, make_mask_256(n_left), make_mask_256(n_left > 8 ? n_left - 8 : 0)};
@@ -127,7 +128,7 @@ TARGET_256 static void multiply_256(const cpu_tiles *t) {
 
 /* ---- products on any processor --------------------------------------------------------------- */
 
-static void multiply_plain(const cpu_tiles *t) {
+static void multiply_plain(const cpu_tile_product *t) {
   for (size_t i = 0; i < t->m; i++)
     for (size_t j = 0; j < t->n; j++) {
       float *c = t->c + i * t->c_row_stride + j, sum = t->accumulate ? *c : 0;
@@ -138,7 +139,7 @@ static void multiply_plain(const cpu_tiles *t) {
     }
 }
 
-void clv_cpu_tiles_multiply(const cpu_tiles *t) {
+void clv_cpu_tiles_multiply(const cpu_tile_product *t) {
   int width = clv_cpu_vector_width();
   if (width == CPU_AVX512)
     multiply_512(t);

@@ -11,7 +11,7 @@
 
 /* A product C[m][n] = A B, or C += A B. A(i, l) is a[i * a_row_stride + l * a_column_stride]; B is
  * row-major [k][n], C row-major [m][n], with rows b_row_stride and c_row_stride values apart. */
-typedef struct cpu_tiles {
+typedef struct cpu_tile_product {
   size_t m, n, k;
   const float *a;
   size_t a_row_stride, a_column_stride;
@@ -20,9 +20,9 @@ typedef struct cpu_tiles {
   float *c;
   size_t c_row_stride;
   bool accumulate;
-} cpu_tiles;
+} cpu_tile_product;
 
 /* Computes the product that t describes. */
-void clv_cpu_tiles_multiply(const cpu_tiles *t);
+void clv_cpu_tiles_multiply(const cpu_tile_product *t);
 
 #endif

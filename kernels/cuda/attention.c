@@ -54,7 +54,7 @@ typedef struct heads_buffers {
   float *dq, *dk, *dv;
 } heads_buffers;
 
-static size_t factor_bytes(const cuda_kernel *k) {
+static size_t operand_value_bytes(const cuda_kernel *k) {
   return k->bf16 ? sizeof(cuda_bf16) : sizeof(float);
 }
 
@@ -75,24 +75,24 @@ static cuda_attention_weights reserve_weights(const cuda_kernel *k, size_t n,
   return w;
 }
 
-/* Returns the buffers, which begin at `address`. *ret_forward: end of the buffers that forward
- * uses; *ret_all: end of all buffers. */
+/* Returns the buffers, which begin at `address`. *ret_forward_end: end of the buffers that forward
+ * uses; *ret_all_end: end of all buffers. */
 static heads_buffers lay_out_buffers(const cuda_kernel *k, const heads_extents *v,
-                                     uintptr_t address, uintptr_t *ret_forward,
-                                     uintptr_t *ret_all) {
-  size_t value_bytes = factor_bytes(k);
+                                     uintptr_t address, uintptr_t *ret_forward_end,
+                                     uintptr_t *ret_all_end) {
+  size_t value_bytes = operand_value_bytes(k);
   heads_buffers m = {.first_rows = reserve_buffer(&address, gpu_packed_bytes(k))};
   m.q = reserve_buffer(&address, v->q_size * value_bytes);
   m.out = reserve_floats(&address, v->q_size);
   m.k = reserve_buffer(&address, v->k_size * value_bytes);
   m.v = reserve_buffer(&address, v->k_size * value_bytes);
   m.weights = reserve_weights(k, v->tile_floats, &address);
-  *ret_forward = address;
+  *ret_forward_end = address;
   m.dq = reserve_floats(&address, v->q_size);
   m.dk = reserve_floats(&address, v->k_size);
   m.dv = reserve_floats(&address, v->k_size);
   m.dweights = reserve_weights(k, v->tile_floats, &address);
-  *ret_all = address;
+  *ret_all_end = address;
   return m;
 }
 
@@ -109,8 +109,8 @@ static size_t count_buffer_bytes(const cuda_kernel *k, const heads_extents *v) {
 }
 
 /* Returns the address of value i of an operand of products. */
-static char *factor_address(const cuda_kernel *k, void *factor, size_t i) {
-  return (char *)factor + i * factor_bytes(k);
+static char *operand_address(const cuda_kernel *k, void *factor, size_t i) {
+  return (char *)factor + i * operand_value_bytes(k);
 }
 
 static cuda_heads describe_tile(const cuda_kernel *k, const heads_extents *v,
@@ -138,8 +138,8 @@ static cuda_heads describe_tile(const cuda_kernel *k, const heads_extents *v,
                       .first_rows = v->p.first_rows};
 }
 
-/* Returns the lengths of padded sequences, or NULL. For packed sequences describe_tile passes their
- * first rows instead. */
+/* Returns the lengths of padded sequences; NULL if there are none. For packed sequences
+ * describe_tile passes the first rows of the sequences instead of lengths. */
 static const int64_t *padded_lengths(const cuda_kernel *k, const clv_kernel_args *a) {
   return k->r.d.n_in > 3 && !k->r.d.attrs.packed ? a->in[3] : NULL;
 }
@@ -153,44 +153,45 @@ static clv_code begin_call(const cuda_kernel *k, const clv_kernel_args *a, heads
   return k->r.d.attrs.packed ? clv_gpu_find_first_rows(k, a, ret->first_rows, &v->p, err) : CLV_OK;
 }
 
-static cuda_by_heads describe_queries(const heads_extents *v) {
+static cuda_head_tensor describe_queries(const heads_extents *v) {
   const clv_heads *x = &v->x;
-  return (cuda_by_heads){(size_t)x->n, (size_t)x->t, (size_t)x->heads, (size_t)x->width, v->p};
+  return (cuda_head_tensor){(size_t)x->n, (size_t)x->t, (size_t)x->heads, (size_t)x->width, v->p};
 }
 
-static cuda_by_heads describe_keys(const heads_extents *v) {
+static cuda_head_tensor describe_keys(const heads_extents *v) {
   const clv_heads *x = &v->x;
-  return (cuda_by_heads){(size_t)x->n, (size_t)x->s, (size_t)x->kv_heads, (size_t)x->width, v->p};
+  return (cuda_head_tensor){(size_t)x->n, (size_t)x->s, (size_t)x->kv_heads, (size_t)x->width,
+                            v->p};
 }
 
 static clv_code split_query_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
                                   void *y, clv_err *err) {
-  cuda_by_heads t = describe_queries(v);
+  cuda_head_tensor t = describe_queries(v);
   return clv_gpu_split_heads(k->gpu, &t, x, y, k->bf16, err);
 }
 
 static clv_code split_key_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
                                 void *y, clv_err *err) {
-  cuda_by_heads t = describe_keys(v);
+  cuda_head_tensor t = describe_keys(v);
   return clv_gpu_split_heads(k->gpu, &t, x, y, k->bf16, err);
 }
 
 static clv_code merge_query_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
                                   float *y, clv_err *err) {
-  cuda_by_heads t = describe_queries(v);
+  cuda_head_tensor t = describe_queries(v);
   return clv_gpu_merge_heads(k->gpu, &t, x, y, err);
 }
 
 static clv_code merge_key_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
                                 float *y, clv_err *err) {
-  cuda_by_heads t = describe_keys(v);
+  cuda_head_tensor t = describe_keys(v);
   return clv_gpu_merge_heads(k->gpu, &t, x, y, err);
 }
 
 /* Computes a product (SUM_OVER_...) for the tile that begins at query row first_row. */
 static clv_code multiply_tile(const cuda_kernel *k, const heads_extents *v,
                               const clv_kernel_args *a, int product, size_t first_row,
-                              const cuda_factors *f, clv_err *err) {
+                              const cuda_product_args *f, clv_err *err) {
   return clv_gpu_multiply(k, product + (first_row + v->tile_rows > v->n_query_rows), f, a, err);
 }
 
@@ -199,8 +200,8 @@ static clv_code multiply_tile(const cuda_kernel *k, const heads_extents *v,
 static clv_code forward_tile(const cuda_kernel *k, const heads_extents *v, const clv_kernel_args *a,
                              const heads_buffers *m, cuda_heads *h, clv_err *err) {
   size_t offset = h->first_row * h->width;
-  cuda_factors scores = {.a = m->k, .b = factor_address(k, m->q, offset), .d = m->weights.x};
-  cuda_factors out = {.a = m->v, .b = m->weights.operand, .d = (float *)m->out + offset};
+  cuda_product_args scores = {.a = m->k, .b = operand_address(k, m->q, offset), .d = m->weights.x};
+  cuda_product_args out = {.a = m->v, .b = m->weights.operand, .d = (float *)m->out + offset};
   CLV_TRY(multiply_tile(k, v, a, SUM_OVER_WIDTH, h->first_row, &scores, err));
   CLV_TRY(clv_gpu_attention_softmax(k->gpu, h, &m->weights, padded_lengths(k, a),
                                     k->r.has_backward ? a->saved : NULL, err));
@@ -232,13 +233,13 @@ static clv_code backward_tile(const cuda_kernel *k, const heads_extents *v,
                               clv_err *err) {
   size_t offset = h->first_row * h->width;
   float beta = h->first_row ? 1 : 0;
-  const void *query_rows = factor_address(k, m->q, offset),
-             *dout = factor_address(k, m->out, offset);
-  cuda_factors scores = {.a = m->k, .b = query_rows, .d = m->weights.x};
-  cuda_factors dweights = {.a = m->v, .b = dout, .d = m->dweights.x};
-  cuda_factors dq = {.a = m->k, .b = m->dweights.operand, .d = m->dq + offset};
-  cuda_factors dk = {.a = query_rows, .b = m->dweights.operand, .beta = beta, .d = m->dk};
-  cuda_factors dv = {.a = dout, .b = m->weights.operand, .beta = beta, .d = m->dv};
+  const void *query_rows = operand_address(k, m->q, offset),
+             *dout = operand_address(k, m->out, offset);
+  cuda_product_args scores = {.a = m->k, .b = query_rows, .d = m->weights.x};
+  cuda_product_args dweights = {.a = m->v, .b = dout, .d = m->dweights.x};
+  cuda_product_args dq = {.a = m->k, .b = m->dweights.operand, .d = m->dq + offset};
+  cuda_product_args dk = {.a = query_rows, .b = m->dweights.operand, .beta = beta, .d = m->dk};
+  cuda_product_args dv = {.a = dout, .b = m->weights.operand, .beta = beta, .d = m->dv};
   CLV_TRY(multiply_tile(k, v, a, SUM_OVER_WIDTH, h->first_row, &scores, err));
   CLV_TRY(multiply_tile(k, v, a, SUM_OVER_WIDTH, h->first_row, &dweights, err));
   CLV_TRY(clv_gpu_attention_softmax_back(k->gpu, h, &m->weights, &m->dweights, padded_lengths(k, a),
@@ -271,9 +272,9 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
 
 /* ---- products and buffers of the kernel ------------------------------------------------------ */
 
-/* Makes the products for tiles of `rows` query rows. is_last: 1 for the smaller last tile, else
- * 0. */
-static clv_code make_products(cuda_kernel *k, const heads_extents *v, size_t rows, int is_last,
+/* Makes the products for tiles of `rows` query rows. is_last_tile: 1 for the smaller last tile,
+ * else 0. */
+static clv_code make_products(cuda_kernel *k, const heads_extents *v, size_t rows, int is_last_tile,
                               clv_err *err) {
   int64_t w = v->x.width, s = v->x.s, r = (int64_t)rows, batch = (int64_t)v->n_kv_heads;
   int64_t key_size = s * w, query_size = (int64_t)v->n_query_rows * w, tile_size = r * s;
@@ -285,18 +286,18 @@ static clv_code make_products(cuda_kernel *k, const heads_extents *v, size_t row
       [SUM_OVER_ROWS] = {false, true, w, s, r, w, s, w, batch, query_size, tile_size, key_size,
                          CLV_CUDA_EPILOGUE_NONE, CLV_CUDA_F32},
   };
-  CLV_TRY(clv_gpu_new_product(k, SUM_OVER_WIDTH + is_last, &products[SUM_OVER_WIDTH], err));
-  CLV_TRY(clv_gpu_new_product(k, SUM_OVER_KEYS + is_last, &products[SUM_OVER_KEYS], err));
+  CLV_TRY(clv_gpu_new_product(k, SUM_OVER_WIDTH + is_last_tile, &products[SUM_OVER_WIDTH], err));
+  CLV_TRY(clv_gpu_new_product(k, SUM_OVER_KEYS + is_last_tile, &products[SUM_OVER_KEYS], err));
   return k->r.has_backward
-             ? clv_gpu_new_product(k, SUM_OVER_ROWS + is_last, &products[SUM_OVER_ROWS], err)
+             ? clv_gpu_new_product(k, SUM_OVER_ROWS + is_last_tile, &products[SUM_OVER_ROWS], err)
              : CLV_OK;
 }
 
 static clv_code attention_open(cuda_kernel *k, clv_err *err) {
   heads_extents v = describe_heads(k);
-  size_t n_last_rows = v.tile_rows ? v.n_query_rows % v.tile_rows : 0;
+  size_t n_last_tile_rows = v.tile_rows ? v.n_query_rows % v.tile_rows : 0;
   CLV_TRY(make_products(k, &v, v.tile_rows, 0, err));
-  if (n_last_rows) CLV_TRY(make_products(k, &v, n_last_rows, 1, err));
+  if (n_last_tile_rows) CLV_TRY(make_products(k, &v, n_last_tile_rows, 1, err));
   k->r.base.reads_rng_position = k->r.d.training && k->r.d.attrs.p > 0;
   k->r.base.scratch_bytes = k->workspace_bytes + count_buffer_bytes(k, &v);
   return CLV_OK;

@@ -9,7 +9,7 @@
 
 /* Writes to *ret the index of the first value of a position and head in the layout [.., heads,
  * width], which is not transposed. Returns false if the position is padding. */
-static __device__ inline bool find_value_index(const cuda_by_heads &t, size_t position, size_t head,
+static __device__ inline bool find_value_index(const cuda_head_tensor &t, size_t position, size_t head,
                                                size_t *ret) {
   size_t row = position;
   bool is_in_sequence = !t.p.first_rows || gpu_find_row(t.p, position, &row);
@@ -18,7 +18,7 @@ static __device__ inline bool find_value_index(const cuda_by_heads &t, size_t po
 }
 
 template <typename D>
-static __global__ void split_heads(cuda_by_heads t, const float *x, D *y) {
+static __global__ void split_heads(cuda_head_tensor t, const float *x, D *y) {
   GPU_FOR(i, t.n * t.steps * t.heads * t.width) {
     size_t d = i % t.width, s = i / t.width % t.steps, h = i / t.width / t.steps % t.heads, offset;
     size_t position = i / t.width / t.steps / t.heads * t.steps + s;
@@ -27,7 +27,7 @@ static __global__ void split_heads(cuda_by_heads t, const float *x, D *y) {
   }
 }
 
-static __global__ void merge_heads(cuda_by_heads t, const float *x, float *y) {
+static __global__ void merge_heads(cuda_head_tensor t, const float *x, float *y) {
   GPU_FOR(i, t.n * t.steps * t.heads * t.width) {
     size_t d = i % t.width, s = i / t.width % t.steps, h = i / t.width / t.steps % t.heads, offset;
     size_t position = i / t.width / t.steps / t.heads * t.steps + s;
@@ -39,18 +39,18 @@ static __global__ void merge_heads(cuda_by_heads t, const float *x, float *y) {
 }
 
 template <typename D>
-static clv_code launch_split_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, void *y,
+static clv_code launch_split_heads(clv_gpu *g, const cuda_head_tensor *t, const float *x, void *y,
                                    clv_err *err) {
   return gpu_launch(g, gpu_count_blocks(t->n * t->steps * t->heads * t->width), GPU_BLOCK, err,
                     split_heads<D>, *t, x, gpu_cast_output<D>(y));
 }
 
-clv_code clv_gpu_split_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, void *y, bool bf16,
+clv_code clv_gpu_split_heads(clv_gpu *g, const cuda_head_tensor *t, const float *x, void *y, bool bf16,
                              clv_err *err) {
   return GPU_BY_TYPE(bf16, launch_split_heads, g, t, x, y, err);
 }
 
-clv_code clv_gpu_merge_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, float *y,
+clv_code clv_gpu_merge_heads(clv_gpu *g, const cuda_head_tensor *t, const float *x, float *y,
                              clv_err *err) {
   return gpu_launch(g, gpu_count_blocks(t->n * t->steps * t->heads * t->width), GPU_BLOCK, err,
                     merge_heads, *t, x, y);
@@ -66,8 +66,8 @@ struct cuda_row {
   bool is_in_sequence;    /* false: the row is padding of a packed sequence */
 };
 
-/* Returns the length of a sample; a refused length counts as 0. */
-static __device__ inline size_t length_of(const cuda_heads &h, const int64_t *lengths,
+/* Returns the number of valid keys of a sample; a refused length counts as 0. */
+static __device__ inline size_t sample_length(const cuda_heads &h, const int64_t *lengths,
                                           size_t sample) {
   if (!lengths) return h.s;
   int64_t length = lengths[sample];
@@ -92,7 +92,7 @@ static __device__ inline cuda_row describe_row(const cuda_heads &h, size_t r,
   row.sample = kv_head / h.kv_heads;
   row.head = kv_head % h.kv_heads * h.group + query / h.t;
   row.i = query % h.t;
-  row.n_keys = length_of(h, lengths, row.sample);
+  row.n_keys = sample_length(h, lengths, row.sample);
   row.saved_index = (row.sample * h.heads + row.head) * h.t + row.i;
   row.is_in_sequence = true;
   if (h.first_rows) convert_to_packed_row(h, &row);

@@ -36,18 +36,18 @@ typedef struct cuda_heads {
 
 /* Extents of a tensor of heads: n samples of `steps` positions, or packed sequences if p.first_rows
  * is not NULL. */
-typedef struct cuda_by_heads {
+typedef struct cuda_head_tensor {
   size_t n, steps, heads, width;
   cuda_packed p;
-} cuda_by_heads;
+} cuda_head_tensor;
 
 /* clv_gpu_split_heads transposes x [n, steps, heads, width] to y [n, heads, steps, width], in bf16
  * or f32; clv_gpu_merge_heads does the reverse, in f32. The untransposed tensor of packed sequences
  * is [rows, heads, width]: clv_gpu_split_heads writes zeros to the padding, and clv_gpu_merge_heads
  * to the rows after the last sequence. */
-clv_code clv_gpu_split_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, void *y, bool bf16,
-                             clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_merge_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, float *y,
+clv_code clv_gpu_split_heads(clv_gpu *g, const cuda_head_tensor *t, const float *x, void *y,
+                             bool bf16, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_merge_heads(clv_gpu *g, const cuda_head_tensor *t, const float *x, float *y,
                              clv_err *err) CLV_USE_RESULT;
 
 /* Attention weights of a tile, [n kv_heads, rows, s]: x in f32, and `operand` as an operand of

@@ -24,22 +24,22 @@ static __device__ inline size_t first_index_of_column(const clv_axis &s, size_t 
   return o / s.inner * s.extent * s.inner + o % s.inner;
 }
 
-static __global__ void write_running_sums(clv_axis s, bool from_end, const float *x, float *y) {
+static __global__ void write_running_sums(clv_axis s, bool sums_from_end, const float *x, float *y) {
   GPU_FOR(o, s.outer * s.inner) {
     size_t first_index = first_index_of_column(s, o);
     double sum = 0;
     for (size_t e = 0; e < s.extent; e++) {
-      size_t index = first_index + (from_end ? s.extent - 1 - e : e) * s.inner;
+      size_t index = first_index + (sums_from_end ? s.extent - 1 - e : e) * s.inner;
       sum += static_cast<double>(x[index]);
       y[index] = static_cast<float>(sum);
     }
   }
 }
 
-clv_code clv_gpu_cumsum(clv_gpu *g, const clv_axis *s, bool from_end, const float *x, float *y,
+clv_code clv_gpu_cumsum(clv_gpu *g, const clv_axis *s, bool sums_from_end, const float *x, float *y,
                         clv_err *err) {
   return gpu_launch(g, gpu_count_blocks(s->outer * s->inner), GPU_BLOCK, err, write_running_sums,
-                    *s, from_end, x, y);
+                    *s, sums_from_end, x, y);
 }
 
 static __global__ void compute_variances(clv_axis s, double divisor, const float *x,

@@ -94,11 +94,11 @@ static clv_code cuda_reorder(const clv_backend *b, const clv_shape *shape, clv_d
                              const void *src, int src_block, void *dst, int dst_block,
                              clv_err *err) {
   const int64_t *dim = shape->dim;
-  cuda_move m = {.n = (size_t)dim[0],
-                 .channels = (size_t)dim[1],
-                 .inner = (size_t)(dim[2] * dim[3]),
-                 .from = src_block,
-                 .to = dst_block};
+  cuda_layout_conversion m = {.n = (size_t)dim[0],
+                              .channels = (size_t)dim[1],
+                              .inner = (size_t)(dim[2] * dim[3]),
+                              .from = src_block,
+                              .to = dst_block};
   if (clv_layout_block(src_block) != 1 || clv_layout_block(dst_block) != 1 || dtype != CLV_F32)
     return clv_fail(err, CLV_INVALID,
                     "reorder between channel blocks %d and %d: %s has only block 1", src_block,
@@ -122,11 +122,11 @@ static void cuda_add(const clv_backend *b, clv_dtype dtype, void *dst, const voi
 }
 
 static void cuda_step(const clv_backend *b, const clv_step_args *a, float *p, const float *grad,
-                      float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
-                      size_t n_runs) {
+                      float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *ranges,
+                      size_t n_ranges) {
   clv_err err = {0};
   store_error(b->private_data, &err,
-              clv_gpu_step(b->private_data, a, p, grad, moments, runs, n_runs, &err));
+              clv_gpu_step(b->private_data, a, p, grad, moments, ranges, n_ranges, &err));
 }
 
 /* ---- device memory --------------------------------------------------------------------------- */
@@ -254,7 +254,7 @@ static void fill_backend(clv_gpu *g) {
                              .check_tf32 = cuda_check_tf32,
                              .reorder_count = cuda_reorder_count,
                              .branch = cuda_branch,
-                             .branch_bytes = (size_t)GPU_SLOTS * GPU_SLOT_BYTES,
+                             .branch_bytes = (size_t)GPU_COPY_SLOTS * GPU_COPY_SLOT_BYTES,
                              .retain = cuda_retain,
                              .release = cuda_release,
                              .recording = &clv_gpu_recording,
@@ -263,7 +263,7 @@ static void fill_backend(clv_gpu *g) {
 
 static clv_code open_memory(clv_gpu *g, clv_err *err) {
   void *p;
-  CLV_TRY(clv_gpu_open_slots(g, err));
+  CLV_TRY(clv_gpu_open_copy_slots(g, err));
   CLV_TRY(memory_allocate(&g->backend, sizeof *g->fault, &p, err));
   g->fault = p;
   return CLV_OK;
@@ -278,10 +278,10 @@ void clv_cuda_close(clv_backend *b) {
   if (!g) return;
   if (g->stream) {
     memory_free(b, g->fault);
-    clv_gpu_free_run_tables(g);
+    clv_gpu_free_range_tables(g);
     g->vendor->stream_free(g->stream);
   }
-  clv_gpu_close_slots(g);
+  clv_gpu_close_copy_slots(g);
   clv_gpu_close_timer(g);
   free(g);
 }

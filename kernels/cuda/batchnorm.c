@@ -15,13 +15,13 @@ static cuda_batchnorm describe_batchnorm(const cuda_kernel *k) {
   const int64_t *dim = k->r.d.in[0].dim;
   size_t n = (size_t)dim[0], channels = (size_t)dim[1];
   size_t channel_size = n && channels ? k->r.n_in / n / channels : 1;
-  return (cuda_batchnorm){
-      .sums = (k->channels_last ? gpu_sums_channels_last : gpu_sums_of)(n, channels, channel_size),
-      .channels_last = k->channels_last,
-      .is_training = k->r.d.training,
-      .eps = k->r.d.attrs.eps,
-      .momentum = k->r.d.attrs.momentum,
-      .has_relu = k->r.d.tail & CLV_TAIL_RELU};
+  return (cuda_batchnorm){.sums = (k->channels_last ? gpu_sum_layout_channels_last
+                                                    : gpu_sum_layout_of)(n, channels, channel_size),
+                          .channels_last = k->channels_last,
+                          .is_training = k->r.d.training,
+                          .eps = k->r.d.attrs.eps,
+                          .momentum = k->r.d.attrs.momentum,
+                          .has_relu = k->r.d.tail & CLV_TAIL_RELU};
 }
 
 static void *totals_address(const cuda_batchnorm *b, const clv_kernel_args *a) {
@@ -45,9 +45,9 @@ static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
 
 static cuda_gradient describe_gradient(const cuda_kernel *k, const clv_kernel_args *a) {
   unsigned tail = k->r.d.tail;
-  return (cuda_gradient){.gate = tail & CLV_TAIL_ADD ? GPU_GATE_BY_Y
-                                 : tail              ? GPU_GATE_BY_X
-                                                     : GPU_GATE_OPEN,
+  return (cuda_gradient){.gate = tail & CLV_TAIL_ADD ? GPU_RELU_BY_Y
+                                 : tail              ? GPU_RELU_BY_X
+                                                     : GPU_NO_RELU,
                          .x = a->in[0],
                          .w = a->param[CLV_SLOT_WEIGHT],
                          .bias = a->param[CLV_SLOT_BIAS],
@@ -69,11 +69,11 @@ static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
                                           err));
   else if (gated_dy)
     CLV_TRY(clv_gpu_relu_back(k->gpu, k->channels_last, a->out, a->dout, gated_dy, k->r.n_in,
-                              (cuda_numbers){0}, err));
+                              (cuda_formula_numbers){0}, err));
   if (!a->din[0]) return CLV_OK;
   if (gated_dy) {
     grad.dy = gated_dy;
-    grad.gate = GPU_GATE_OPEN;
+    grad.gate = GPU_NO_RELU;
   }
   return clv_gpu_batchnorm_back(k->gpu, &b, &grad, totals_address(&b, a), a->din[0], err);
 }

@@ -4,15 +4,15 @@
 #include "kernels/cuda/batchnorm_int.h"
 #include "kernels/cuda/device_int.cuh"
 
-static const cuda_pair *as_partial_sums(const void *partial_sums) {
+static const cuda_pair *cast_partial_sums(const void *partial_sums) {
   return static_cast<const cuda_pair *>(partial_sums);
 }
 
-static __device__ inline double count_channel_values(const cuda_sums &s) {
+static __device__ inline double count_channel_values(const cuda_sum_layout &s) {
   return static_cast<double>(s.n * s.inner);
 }
 
-static __device__ inline size_t channel_of(const cuda_sums &s, size_t index) {
+static __device__ inline size_t channel_of(const cuda_sum_layout &s, size_t index) {
   return index / s.inner % s.channels;
 }
 
@@ -37,37 +37,37 @@ struct moment_term {
 template <typename T>
 static __global__ void put_moments(cuda_batchnorm b, moment_term<T> term,
                                    const cuda_pair *partial_sums, double *saved,
-                                   float *running_mean, float *running_var, int64_t *tracked) {
-  double m = b.momentum, count = count_channel_values(b.sums);
+                                   float *running_mean, float *running_var, int64_t *n_batches_tracked) {
+  double m = b.momentum, n_channel_values = count_channel_values(b.sums);
   GPU_FOR(c, b.sums.channels) {
     cuda_pair sum = gpu_add_partial_sums(b.sums, partial_sums, c);
-    double mean = term.first_value(c) + sum.first / count;
-    double square_sum = sum.second - sum.first * (sum.first / count);
+    double mean = term.first_value(c) + sum.first / n_channel_values;
+    double square_sum = sum.second - sum.first * (sum.first / n_channel_values);
     if (square_sum < 0) square_sum = 0; /* rounding may have made it negative; a NaN stays a NaN */
     saved[2 * c] = mean;
-    saved[2 * c + 1] = 1 / sqrt(square_sum / count + b.eps);
+    saved[2 * c + 1] = 1 / sqrt(square_sum / n_channel_values + b.eps);
     running_mean[c] = static_cast<float>(m * mean + (1 - m) * static_cast<double>(running_mean[c]));
-    running_var[c] = static_cast<float>(m * (square_sum / (count - 1)) +
+    running_var[c] = static_cast<float>(m * (square_sum / (n_channel_values - 1)) +
                                         (1 - m) * static_cast<double>(running_var[c]));
-    if (c == 0) ++*tracked;
+    if (c == 0) ++*n_batches_tracked;
   }
 }
 
 template <typename T>
 static clv_code launch_batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x,
                                      void *partial_sums, double *saved, float *running_mean,
-                                     float *running_var, int64_t *tracked, clv_err *err) {
+                                     float *running_var, int64_t *n_batches_tracked, clv_err *err) {
   moment_term<T> term = {gpu_cast_input<T>(x), b->sums.inner};
   CLV_TRY(gpu_compute_partial_sums(g, &b->sums, term, partial_sums, err));
   return gpu_launch(g, gpu_count_blocks(b->sums.channels), GPU_BLOCK, err, put_moments<T>, *b, term,
-                    as_partial_sums(partial_sums), saved, running_mean, running_var, tracked);
+                    cast_partial_sums(partial_sums), saved, running_mean, running_var, n_batches_tracked);
 }
 
 clv_code clv_gpu_compute_batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x,
                                        void *partial_sums, double *saved, float *running_mean,
-                                       float *running_var, int64_t *tracked, clv_err *err) {
+                                       float *running_var, int64_t *n_batches_tracked, clv_err *err) {
   return GPU_BY_TYPE(b->channels_last, launch_batch_moments, g, b, x, partial_sums, saved,
-                     running_mean, running_var, tracked, err);
+                     running_mean, running_var, n_batches_tracked, err);
 }
 
 static __global__ void put_running_moments(cuda_batchnorm b, const float *mean, const float *var,
@@ -150,31 +150,32 @@ static typed_gradient<T> typed_gradient_of(const cuda_gradient *f) {
           f->saved};
 }
 
-/* Returns dy at the index if the relu's output is above 0 there, else 0. */
+/* Returns dy at the index if the gradient passes the relu, else 0. All gradients pass if no relu
+ * follows. */
 template <typename T>
-static __device__ inline float pass_gate(const typed_gradient<T> &f, size_t index, size_t c) {
-  bool passes_gate = f.gate == GPU_GATE_OPEN ||
-                     !((f.gate == GPU_GATE_BY_Y ? gpu_to_float(f.y[index])
+static __device__ inline float pass_relu(const typed_gradient<T> &f, size_t index, size_t c) {
+  bool passes_relu = f.gate == GPU_NO_RELU ||
+                     !((f.gate == GPU_RELU_BY_Y ? gpu_to_float(f.y[index])
                                                 : rounded_output<T>(gpu_to_float(f.x[index]), f.w,
                                                                     f.bias, f.saved, c)) <= 0);
-  return passes_gate ? gpu_to_float(f.dy[index]) : 0;
+  return passes_relu ? gpu_to_float(f.dy[index]) : 0;
 }
 
-/* Returns the terms of the gradients of bias and weight, and writes what passes the relu to
- * gated_dy unless it is NULL. */
+/* Returns the terms of the gradients of bias and weight, and writes the gradient that passes the
+ * relu to gated_dy, unless gated_dy is NULL. */
 template <typename T>
 struct gradient_term {
   typed_gradient<T> grad;
   T *gated_dy;
   __device__ cuda_pair operator()(size_t index, size_t c) const {
-    float dy = pass_gate(grad, index, c);
+    float dy = pass_relu(grad, index, c);
     double d = static_cast<double>(dy);
     if (gated_dy) gated_dy[index] = gpu_from_float<T>(dy);
     return {d, d * normalised_value(gpu_to_float(grad.x[index]), grad.saved, c)};
   }
 };
 
-static __global__ void put_gradient_totals(cuda_sums s, const cuda_pair *partial_sums,
+static __global__ void put_gradient_totals(cuda_sum_layout s, const cuda_pair *partial_sums,
                                            cuda_pair *totals, float *dw, float *db,
                                            bool accumulate) {
   GPU_FOR(c, s.channels) {
@@ -200,7 +201,7 @@ clv_code clv_gpu_batchnorm_param_grads(clv_gpu *g, const cuda_batchnorm *b,
   CLV_TRY(
       GPU_BY_TYPE(b->channels_last, sum_gradient_slabs, g, b, grad, partial_sums, gated_dy, err));
   return gpu_launch(g, gpu_count_blocks(b->sums.channels), GPU_BLOCK, err, put_gradient_totals,
-                    b->sums, as_partial_sums(partial_sums), totals, dw, db, accumulate);
+                    b->sums, cast_partial_sums(partial_sums), totals, dw, db, accumulate);
 }
 
 /* Computes dx. Outside training the statistics are constants, so dx has no terms from them. */
@@ -214,7 +215,7 @@ static __global__ void normalise_channels_back(cuda_batchnorm b, typed_gradient<
     if (b.is_training)
       mean_term = (totals[c].first + xhat * totals[c].second) / count_channel_values(b.sums);
     dx[index] = gpu_from_float<T>(
-        static_cast<float>((static_cast<double>(pass_gate(grad, index, c)) - mean_term) *
+        static_cast<float>((static_cast<double>(pass_relu(grad, index, c)) - mean_term) *
                            inverse_std * static_cast<double>(grad.w[c])));
   }
 }

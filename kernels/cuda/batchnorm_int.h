@@ -13,12 +13,13 @@
 extern "C" {
 #endif
 
-/* Which gradients pass the relu that follows: all (GPU_GATE_OPEN), or those whose output is above
- * 0. GPU_GATE_BY_X recomputes the output from x; GPU_GATE_BY_Y reads the output y. */
-typedef enum cuda_relu_gate { GPU_GATE_OPEN, GPU_GATE_BY_X, GPU_GATE_BY_Y } cuda_relu_gate;
+/* Which gradients pass the relu that follows the normalisation. GPU_NO_RELU: all, because no relu
+ * follows. Otherwise those whose output is above 0: GPU_RELU_BY_X recomputes the output from x,
+ * GPU_RELU_BY_Y reads the output y. */
+typedef enum cuda_relu_gate { GPU_NO_RELU, GPU_RELU_BY_X, GPU_RELU_BY_Y } cuda_relu_gate;
 
 typedef struct cuda_batchnorm {
-  cuda_sums sums;
+  cuda_sum_layout sums;
   bool is_training;
   bool channels_last; /* values and their gradients are in GPU_CHANNELS_LAST */
   double eps, momentum;
@@ -28,7 +29,7 @@ typedef struct cuda_batchnorm {
 /* Writes the statistics of the batch to `saved`, and updates the running statistics. */
 clv_code clv_gpu_compute_batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x,
                                        void *partial_sums, double *saved, float *running_mean,
-                                       float *running_var, int64_t *tracked,
+                                       float *running_var, int64_t *n_batches_tracked,
                                        clv_err *err) CLV_USE_RESULT;
 /* Writes the running statistics to `saved`. */
 clv_code clv_gpu_read_running_moments(clv_gpu *g, const cuda_batchnorm *b,
@@ -43,7 +44,7 @@ clv_code clv_gpu_batchnorm(clv_gpu *g, const cuda_batchnorm *b, const void *x, c
 /* Inputs of both passes of backward: clv_gpu_batchnorm_param_grads, then clv_gpu_batchnorm_back. */
 typedef struct cuda_gradient {
   cuda_relu_gate gate;
-  const void *x, *y, *dy; /* y: read only with GPU_GATE_BY_Y */
+  const void *x, *y, *dy; /* y: read only with GPU_RELU_BY_Y */
   const float *w, *bias;
   const double *saved;
 } cuda_gradient;
@@ -55,8 +56,8 @@ clv_code clv_gpu_batchnorm_param_grads(clv_gpu *g, const cuda_batchnorm *b,
                                        const cuda_gradient *grad, void *partial_sums,
                                        cuda_pair *totals, void *gated_dy, float *dw, float *db,
                                        bool accumulate, clv_err *err) CLV_USE_RESULT;
-/* Computes dx, which may be dy. totals: result of clv_gpu_batchnorm_param_grads, read only in
- * training. */
+/* Computes dx; dx and dy may be the same memory. totals: result of clv_gpu_batchnorm_param_grads,
+ * read only in training. */
 clv_code clv_gpu_batchnorm_back(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *grad,
                                 const cuda_pair *totals, void *dx, clv_err *err) CLV_USE_RESULT;
 

@@ -10,9 +10,9 @@ clv_code clv_gpu_f32_to_bf16(clv_gpu *g, const float *x, cuda_bf16 *y, size_t n,
   return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, round_values, x, y, n);
 }
 
-/* Returns the index of value i in the other layout. channels_last: the layout in which i counts has
- * the channels last. */
-static __device__ inline size_t index_in_other_layout(const cuda_move &m, size_t i,
+/* Returns the index that value i of one layout has in the other one; the two are row-major and
+ * channels last. channels_last: i is an index in channels last. */
+static __device__ inline size_t index_in_other_layout(const cuda_layout_conversion &m, size_t i,
                                                       bool channels_last) {
   size_t n_inner = channels_last ? m.channels : m.inner,
          n_outer = channels_last ? m.inner : m.channels;
@@ -20,7 +20,7 @@ static __device__ inline size_t index_in_other_layout(const cuda_move &m, size_t
 }
 
 template <typename S, typename D>
-static __global__ void convert_values(cuda_move m, bool changes_order, bool channels_last,
+static __global__ void convert_values(cuda_layout_conversion m, bool changes_order, bool channels_last,
                                       const S *src, D *dst) {
   GPU_FOR(i, m.n * m.channels * m.inner) {
     float value = gpu_to_float(src[changes_order ? index_in_other_layout(m, i, channels_last) : i]);
@@ -29,7 +29,7 @@ static __global__ void convert_values(cuda_move m, bool changes_order, bool chan
 }
 
 template <typename S, typename D>
-static clv_code launch_convert(clv_gpu *g, const cuda_move *m, const void *src, void *dst,
+static clv_code launch_convert(clv_gpu *g, const cuda_layout_conversion *m, const void *src, void *dst,
                                clv_err *err) {
   bool channels_last = clv_layout_is_channels_last(m->to),
        changes_order = channels_last != clv_layout_is_channels_last(m->from);
@@ -39,13 +39,13 @@ static clv_code launch_convert(clv_gpu *g, const cuda_move *m, const void *src, 
 }
 
 template <typename S>
-static clv_code launch_convert_from(clv_gpu *g, const cuda_move *m, const void *src, void *dst,
+static clv_code launch_convert_from(clv_gpu *g, const cuda_layout_conversion *m, const void *src, void *dst,
                                     clv_err *err) {
   return (clv_layout_is_bf16(m->to) ? launch_convert<S, cuda_bf16>
                                     : launch_convert<S, float>)(g, m, src, dst, err);
 }
 
-clv_code clv_gpu_convert_layout(clv_gpu *g, const cuda_move *m, const void *src, void *dst,
+clv_code clv_gpu_convert_layout(clv_gpu *g, const cuda_layout_conversion *m, const void *src, void *dst,
                                 clv_err *err) {
   return GPU_BY_TYPE(clv_layout_is_bf16(m->from), launch_convert_from, g, m, src, dst, err);
 }

@@ -18,13 +18,13 @@ clv_code clv_gpu_bf16_to_f32(clv_gpu *g, const cuda_bf16 *x, float *y, size_t n,
 
 /* A copy of values [n, channels, inner], or with channels last [n, inner, channels], from one
  * layout and type to another. */
-typedef struct cuda_move {
+typedef struct cuda_layout_conversion {
   size_t n, channels, inner;
   int from, to;    /* layouts of source and destination: CLV_LAYOUT_*, GPU_CHANNELS_LAST or 1 */
   bool accumulate; /* add the values to the destination instead of overwriting it */
-} cuda_move;
-clv_code clv_gpu_convert_layout(clv_gpu *g, const cuda_move *m, const void *src, void *dst,
-                                clv_err *err) CLV_USE_RESULT;
+} cuda_layout_conversion;
+clv_code clv_gpu_convert_layout(clv_gpu *g, const cuda_layout_conversion *m, const void *src,
+                                void *dst, clv_err *err) CLV_USE_RESULT;
 
 /* Converts x to a factor of the products of kernel k. If k computes in bf16, rounds x into `buffer`
  * and sets *ret to it; otherwise sets *ret to x. */

@@ -35,26 +35,26 @@ clv_code clv_gpu_broadcast_forward(const cuda_kernel *k, const clv_kernel_args *
 enum { MANY_VALUES = 4096, FEW_TERMS = 32 };
 
 static cuda_broadcast_sum describe_broadcast_sum(const clv_broadcast *v,
-                                                 const cuda_bf16_flags *flags, int input) {
+                                                 const cuda_bf16_flags *flags, int input_index) {
   cuda_broadcast_sum f = {.n_values = 1,
                           .n_terms = 1,
-                          .dx_is_bf16 = flags->in[input],
-                          .other_is_bf16 = flags->in[1 - input],
+                          .dx_is_bf16 = flags->in[input_index],
+                          .other_is_bf16 = flags->in[1 - input_index],
                           .dy_is_bf16 = flags->out};
   size_t out_stride = 1;
   for (int i = 0; i < v->rank; i++) out_stride *= v->n[i];
   for (int i = 0; i < v->rank; i++) {
-    bool is_own_dim = !i || v->step[input][i];
-    int index = is_own_dim ? f.rank++ : f.n_summed++;
+    bool is_input_dim = !i || v->step[input_index][i];
+    int index = is_input_dim ? f.rank++ : f.n_summed++;
     out_stride /= v->n[i];
-    (is_own_dim ? f.extent : f.summed_extent)[index] = v->n[i];
-    (is_own_dim ? f.out_stride : f.summed_out_stride)[index] = out_stride;
-    (is_own_dim ? f.other_stride : f.summed_other_stride)[index] = v->step[1 - input][i];
-    *(is_own_dim ? &f.n_values : &f.n_terms) *= v->n[i];
+    (is_input_dim ? f.extent : f.summed_extent)[index] = v->n[i];
+    (is_input_dim ? f.out_stride : f.summed_out_stride)[index] = out_stride;
+    (is_input_dim ? f.other_stride : f.summed_other_stride)[index] = v->step[1 - input_index][i];
+    *(is_input_dim ? &f.n_values : &f.n_terms) *= v->n[i];
   }
   f.has_thread_per_value =
       f.n_terms == 1 ||
-      (v->step[input][v->rank - 1] && (f.n_values >= MANY_VALUES || f.n_terms <= FEW_TERMS));
+      (v->step[input_index][v->rank - 1] && (f.n_values >= MANY_VALUES || f.n_terms <= FEW_TERMS));
   return f;
 }
 

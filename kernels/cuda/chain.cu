@@ -9,8 +9,8 @@ struct alignas(16) cuda_quad {
   float v[4];
 };
 
-/* Returns the four values of p from index 4 b on, with 0 in place of values after the last of n. p:
- * aligned to 16 bytes, or NULL for zeros. */
+/* Returns the four values of p from index 4 * b on, with 0 in place of values after the last of n.
+ * p: aligned to 16 bytes, or NULL for zeros. */
 static __device__ inline cuda_quad read_quad(const float *p, size_t b, size_t n) {
   cuda_quad q = {};
   if (!p) return q;

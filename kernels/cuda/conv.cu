@@ -3,7 +3,7 @@
 #include "kernels/cuda/device_int.cuh"
 
 template <typename D>
-static __global__ void im2col(cuda_columns c, const float *x, D *columns, size_t n) {
+static __global__ void im2col(cuda_im2col_args c, const float *x, D *columns, size_t n) {
   const clv_window &s = c.window;
   int64_t n_taps = s.kernel[0] * s.kernel[1], image_size = s.oh * s.ow;
   GPU_FOR(p, n) {
@@ -23,7 +23,7 @@ static __global__ void im2col(cuda_columns c, const float *x, D *columns, size_t
 }
 
 template <typename D>
-static clv_code launch_im2col(clv_gpu *g, const cuda_columns *c, const float *x, void *columns,
+static clv_code launch_im2col(clv_gpu *g, const cuda_im2col_args *c, const float *x, void *columns,
                               clv_err *err) {
   const clv_window *s = &c->window;
   size_t n = c->n_samples * c->n_channels *
@@ -32,12 +32,12 @@ static clv_code launch_im2col(clv_gpu *g, const cuda_columns *c, const float *x,
                     gpu_cast_output<D>(columns), n);
 }
 
-clv_code clv_gpu_im2col(clv_gpu *g, const cuda_columns *c, const float *x, void *columns, bool bf16,
+clv_code clv_gpu_im2col(clv_gpu *g, const cuda_im2col_args *c, const float *x, void *columns, bool bf16,
                         clv_err *err) {
   return GPU_BY_TYPE(bf16, launch_im2col, g, c, x, columns, err);
 }
 
-static __global__ void col2im(cuda_columns c, const float *columns, float *x, size_t n) {
+static __global__ void col2im(cuda_im2col_args c, const float *columns, float *x, size_t n) {
   const clv_window &s = c.window;
   int64_t n_taps = s.kernel[0] * s.kernel[1], image_size = s.oh * s.ow;
   GPU_FOR(p, n) {
@@ -61,7 +61,7 @@ static __global__ void col2im(cuda_columns c, const float *columns, float *x, si
   }
 }
 
-clv_code clv_gpu_col2im(clv_gpu *g, const cuda_columns *c, const float *columns, float *x,
+clv_code clv_gpu_col2im(clv_gpu *g, const cuda_im2col_args *c, const float *columns, float *x,
                         clv_err *err) {
   size_t n = c->n_samples * c->n_channels * static_cast<size_t>(c->window.h * c->window.w);
   return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, col2im, *c, columns, x, n);

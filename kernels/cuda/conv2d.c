@@ -3,13 +3,13 @@
  * Convolutions and transposed convolutions. The forward of a transposed convolution is the input
  * gradient of a convolution, and the other way round. cuDNN computes a pass if it has an engine for
  * it. Otherwise im2col copies the values under each window to columns, some samples at a time (at
- * most COLUMN_BYTES, or one sample), and for each group a product multiplies W [K, C taps] by the
- * columns [C taps, OH OW]. The choice depends only on the library and the shapes.
+ * most MAX_COLUMN_BYTES, or one sample), and for each group a product multiplies W [K, C taps] by
+ * the columns [C taps, OH OW]. The choice depends only on the library and the shapes.
  */
 #include "kernels/cuda/bf16_int.h"
 #include "kernels/cuda/conv_int.h"
 
-enum { COLUMN_BYTES = 64 << 20 };
+enum { MAX_COLUMN_BYTES = 64 << 20 };
 
 typedef struct conv2d_extents {
   clv_window s;
@@ -29,7 +29,7 @@ static conv2d_extents describe_conv(const cuda_kernel *k) {
   v.n_taps = v.s.kernel[0] * v.s.kernel[1];
   v.image_size = v.s.oh * v.s.ow;
   int64_t bytes = v.c_per_group * v.n_taps * v.image_size * (int64_t)sizeof(float);
-  v.samples_per_part = CLV_MAX(CLV_MIN(bytes ? COLUMN_BYTES / bytes : 1, v.s.n), 1);
+  v.samples_per_part = CLV_MAX(CLV_MIN(bytes ? MAX_COLUMN_BYTES / bytes : 1, v.s.n), 1);
   while (v.s.n % v.samples_per_part) v.samples_per_part--;
   v.n_parts = v.s.n / v.samples_per_part;
   v.column_bytes = (size_t)(bytes * v.samples_per_part);
@@ -65,7 +65,7 @@ static size_t count_buffer_bytes(const cuda_kernel *k, const conv2d_extents *v) 
 }
 
 /* Returns the address of value i of an operand of products. */
-static const void *factor_address(const cuda_kernel *k, const void *factor, size_t i) {
+static const void *operand_address(const cuda_kernel *k, const void *factor, size_t i) {
   return (const char *)factor + i * (k->bf16 ? sizeof(cuda_bf16) : sizeof(float));
 }
 
@@ -81,11 +81,11 @@ static clv_code prepare_weights(const cuda_kernel *k, const clv_kernel_args *a,
 
 /* ---- passes computed by im2col --------------------------------------------------------------- */
 
-static cuda_columns make_columns(const conv2d_extents *v) {
-  return (cuda_columns){.window = v->s,
-                        .n_samples = (size_t)v->samples_per_part,
-                        .n_channels = (size_t)v->c_per_group,
-                        .sample_stride = (size_t)(v->s.c * v->s.h * v->s.w)};
+static cuda_im2col_args make_columns(const conv2d_extents *v) {
+  return (cuda_im2col_args){.window = v->s,
+                            .n_samples = (size_t)v->samples_per_part,
+                            .n_channels = (size_t)v->c_per_group,
+                            .sample_stride = (size_t)(v->s.c * v->s.h * v->s.w)};
 }
 
 /* Return the index of the first value of one part of the samples in one channel group, in the
@@ -102,7 +102,7 @@ static size_t first_weight_index(const conv2d_extents *v, int64_t group) {
 
 static clv_code forward_by_im2col(const cuda_kernel *k, const clv_kernel_args *a,
                                   const conv2d_extents *v, cuda_conv_operands e, clv_err *err) {
-  cuda_columns c = make_columns(v);
+  cuda_im2col_args c = make_columns(v);
   conv_buffers r = find_buffers(k, a, v);
   const void *w;
   CLV_TRY(prepare_weights(k, a, v, &r, &w, err));
@@ -110,9 +110,9 @@ static clv_code forward_by_im2col(const cuda_kernel *k, const clv_kernel_args *a
     int64_t part = i / v->groups, group = i % v->groups;
     CLV_TRY(clv_gpu_im2col(k->gpu, &c, (const float *)e.x + first_input_index(v, part, group),
                            r.columns, k->bf16, err));
-    cuda_factors f = {.a = r.columns,
-                      .b = factor_address(k, w, first_weight_index(v, group)),
-                      .d = (float *)e.y + first_output_index(v, part, group)};
+    cuda_product_args f = {.a = r.columns,
+                           .b = operand_address(k, w, first_weight_index(v, group)),
+                           .d = (float *)e.y + first_output_index(v, part, group)};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_FORWARD, &f, a, err));
   }
   return CLV_OK;
@@ -120,7 +120,7 @@ static clv_code forward_by_im2col(const cuda_kernel *k, const clv_kernel_args *a
 
 static clv_code input_grad_by_im2col(const cuda_kernel *k, const clv_kernel_args *a,
                                      const conv2d_extents *v, cuda_conv_operands e, clv_err *err) {
-  cuda_columns c = make_columns(v);
+  cuda_im2col_args c = make_columns(v);
   conv_buffers r = find_buffers(k, a, v);
   float *columns = (float *)(void *)r.columns;
   const void *w, *y;
@@ -128,9 +128,9 @@ static clv_code input_grad_by_im2col(const cuda_kernel *k, const clv_kernel_args
   CLV_TRY(prepare_outputs(k, v, e, &r, &y, err));
   for (int64_t i = 0; i < v->n_parts * v->groups; i++) {
     int64_t part = i / v->groups, group = i % v->groups;
-    cuda_factors f = {.a = factor_address(k, y, first_output_index(v, part, group)),
-                      .b = factor_address(k, w, first_weight_index(v, group)),
-                      .d = columns};
+    cuda_product_args f = {.a = operand_address(k, y, first_output_index(v, part, group)),
+                           .b = operand_address(k, w, first_weight_index(v, group)),
+                           .d = columns};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_INPUT, &f, a, err));
     CLV_TRY(
         clv_gpu_col2im(k->gpu, &c, columns, (float *)e.x + first_input_index(v, part, group), err));
@@ -142,7 +142,7 @@ static clv_code input_grad_by_im2col(const cuda_kernel *k, const clv_kernel_args
  * order of the sum does not depend on the size of the batch. */
 static clv_code weight_grad_by_im2col(const cuda_kernel *k, const clv_kernel_args *a,
                                       const conv2d_extents *v, cuda_conv_operands e, clv_err *err) {
-  cuda_columns c = make_columns(v);
+  cuda_im2col_args c = make_columns(v);
   conv_buffers r = find_buffers(k, a, v);
   size_t values_per_sample = (size_t)(v->c_per_group * v->n_taps * v->image_size);
   const void *y;
@@ -153,10 +153,11 @@ static clv_code weight_grad_by_im2col(const cuda_kernel *k, const clv_kernel_arg
                            r.columns, k->bf16, err));
     for (int64_t n = 0; n < v->samples_per_part; n++) {
       size_t y_index = first_output_index(v, part, group) + (size_t)(n * v->s.k * v->image_size);
-      cuda_factors f = {.a = factor_address(k, r.columns, (size_t)n * values_per_sample),
-                        .b = factor_address(k, y, y_index),
-                        .beta = part || n || a->accumulate ? 1 : 0,
-                        .d = (float *)a->dparam[CLV_SLOT_WEIGHT] + first_weight_index(v, group)};
+      cuda_product_args f = {
+          .a = operand_address(k, r.columns, (size_t)n * values_per_sample),
+          .b = operand_address(k, y, y_index),
+          .beta = part || n || a->accumulate ? 1 : 0,
+          .d = (float *)a->dparam[CLV_SLOT_WEIGHT] + first_weight_index(v, group)};
       CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_WEIGHT, &f, a, err));
     }
   }
@@ -177,7 +178,7 @@ static clv_code make_im2col_product(cuda_kernel *k, const conv2d_extents *v, clv
                             .batch = v->samples_per_part,
                             .stride_a = in_size,
                             .stride_d = out_size},
-      [CLV_CUDA_GRAD_INPUT] = {.b_t = true,
+      [CLV_CUDA_GRAD_INPUT] = {.b_is_transposed = true,
                                .m = v->image_size,
                                .n = column_rows,
                                .k = v->k_per_group,
@@ -187,7 +188,7 @@ static clv_code make_im2col_product(cuda_kernel *k, const conv2d_extents *v, clv
                                .batch = v->samples_per_part,
                                .stride_a = out_size,
                                .stride_d = in_size},
-      [CLV_CUDA_GRAD_WEIGHT] = {.a_t = true,
+      [CLV_CUDA_GRAD_WEIGHT] = {.a_is_transposed = true,
                                 .m = column_rows,
                                 .n = v->k_per_group,
                                 .k = v->image_size,
@@ -243,16 +244,16 @@ static clv_code add_bias(const cuda_kernel *k, const clv_kernel_args *a, clv_err
                           inner, k->r.d.tail, err);
 }
 
-static cuda_sums describe_bias_sums(const cuda_kernel *k) {
+static cuda_sum_layout describe_bias_sum_layout(const cuda_kernel *k) {
   conv_output o = describe_output(k);
-  return k->channels_last ? gpu_sums_channels_last(o.n, o.channels, o.inner)
-                          : gpu_sums_of(o.n, o.channels, o.inner);
+  return k->channels_last ? gpu_sum_layout_channels_last(o.n, o.channels, o.inner)
+                          : gpu_sum_layout_of(o.n, o.channels, o.inner);
 }
 
 /* Computes the gradient of the bias, after the gradient of the weights. Its partial sums are in the
  * scratch that held the columns, which are not read any more. */
 static clv_code compute_bias_grad(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  cuda_sums sums = describe_bias_sums(k);
+  cuda_sum_layout sums = describe_bias_sum_layout(k);
   if (!k->r.d.attrs.bias) return CLV_OK;
   return clv_gpu_sum_channels(k->gpu, &sums, k->channels_last, a->dout, gpu_scratch(k, a),
                               a->dparam[CLV_SLOT_BIAS], a->accumulate, err);
@@ -309,7 +310,7 @@ static clv_code open_pass(cuda_kernel *k, const conv2d_extents *v, clv_cuda_pass
   return make_im2col_product(k, v, pass, err);
 }
 
-static clv_code open_row_major(cuda_kernel *k, const cuda_passes *p, clv_err *err) {
+static clv_code open_row_major(cuda_kernel *k, const cuda_wanted_passes *p, clv_err *err) {
   conv2d_extents v = describe_conv(k);
   bool uses_im2col = false;
   for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)
@@ -322,8 +323,8 @@ static clv_code open_row_major(cuda_kernel *k, const cuda_passes *p, clv_err *er
 
 static clv_code conv_open(cuda_kernel *k, clv_err *err) {
   bool dx = k->r.d.need_dx[0], is_transposed = clv_is_conv_transpose(k->r.d.op);
-  cuda_passes p = {{!is_transposed || dx, is_transposed || dx, k->r.d.need_dw}};
-  cuda_sums sums = describe_bias_sums(k);
+  cuda_wanted_passes p = {{!is_transposed || dx, is_transposed || dx, k->r.d.need_dw}};
+  cuda_sum_layout sums = describe_bias_sum_layout(k);
   if (k->r.d.tail && !k->r.d.attrs.bias)
     return clv_fail(err, CLV_UNIMPLEMENTED,
                     "no kernel for a relu after a convolution without bias");

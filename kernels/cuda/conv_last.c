@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Convolutions of values in GPU_CHANNELS_LAST, with bf16 weights whose channels are last too. cuDNN
  * computes a pass if it has an engine for it. Otherwise im2col copies the values under each window
- * to columns, some samples at a time (at most COLUMN_BYTES, or one sample), and for each group a
- * product multiplies the columns [samples OH OW, taps C] by W [K, taps C]; its result is f32.
+ * to columns, some samples at a time (at most MAX_COLUMN_BYTES, or one sample), and for each group
+ * a product multiplies the columns [samples OH OW, taps C] by W [K, taps C]; its result is f32.
  *
  * Scratch holds the workspace, the gradient of the weights in f32, columns and products.
  */
 #include "kernels/cuda/conv_int.h"
 
-enum { COLUMN_BYTES = 64 << 20 };
+enum { MAX_COLUMN_BYTES = 64 << 20 };
 
 /* Extents of a convolution in GPU_CHANNELS_LAST, and sizes of its parts and buffers. */
 typedef struct conv_last_extents {
@@ -29,8 +29,8 @@ typedef struct conv_last_extents {
 static void compute_part_sizes(const cuda_kernel *k, conv_last_extents *v) {
   size_t column_width = v->c_per_group * v->n_taps, n = (size_t)v->s.n,
          n_out_channels = (size_t)v->s.k;
-  v->samples_per_part =
-      CLV_MIN(COLUMN_BYTES / CLV_MAX(column_width * v->image_size * sizeof(float), (size_t)1), n);
+  v->samples_per_part = CLV_MIN(
+      MAX_COLUMN_BYTES / CLV_MAX(column_width * v->image_size * sizeof(float), (size_t)1), n);
   v->samples_per_part = CLV_MAX(v->samples_per_part, (size_t)1);
   while (n % v->samples_per_part) v->samples_per_part--;
   v->n_parts = n / v->samples_per_part;
@@ -55,10 +55,10 @@ static conv_last_extents describe_conv(const cuda_kernel *k) {
 
 /* One part of the samples in one channel group. */
 typedef struct conv_last_part {
-  cuda_last_columns columns; /* arguments of im2col */
-  size_t x, w, y;            /* indices of the first input, weight and output */
-  cuda_bf16 *columns_bf16;   /* im2col matrix of this part, in scratch */
-  float *products_f32;       /* products of the matrices, before they are rounded; in scratch */
+  cuda_im2col_last_args columns; /* arguments of im2col */
+  size_t x, w, y;                /* indices of the first input, weight and output */
+  cuda_bf16 *columns_bf16;       /* im2col matrix of this part, in scratch */
+  float *products_f32;           /* products of the matrices, before they are rounded; in scratch */
 } conv_last_part;
 
 static conv_last_part make_part(const cuda_kernel *k, const clv_kernel_args *a,
@@ -81,9 +81,9 @@ static clv_code run_forward_part(const cuda_kernel *k, const clv_kernel_args *a,
     p = make_part(k, a, v, part, group);
     CLV_TRY(
         clv_gpu_im2col_last(k->gpu, &p.columns, (const cuda_bf16 *)e.x + p.x, p.columns_bf16, err));
-    cuda_factors f = {.a = (const cuda_bf16 *)a->cache + p.w,
-                      .b = p.columns_bf16,
-                      .d = p.products_f32 + group * v->k_per_group};
+    cuda_product_args f = {.a = (const cuda_bf16 *)a->cache + p.w,
+                           .b = p.columns_bf16,
+                           .d = p.products_f32 + group * v->k_per_group};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_FORWARD, &f, a, err));
   }
   p = make_part(k, a, v, part, 0);
@@ -96,9 +96,9 @@ static clv_code run_input_grad_part(const cuda_kernel *k, const clv_kernel_args 
                                     clv_err *err) {
   for (size_t group = 0; group < v->groups; group++) {
     conv_last_part p = make_part(k, a, v, part, group);
-    cuda_factors f = {.a = (const cuda_bf16 *)a->cache + p.w,
-                      .b = (const cuda_bf16 *)e.y + p.y,
-                      .d = p.products_f32};
+    cuda_product_args f = {.a = (const cuda_bf16 *)a->cache + p.w,
+                           .b = (const cuda_bf16 *)e.y + p.y,
+                           .d = p.products_f32};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_INPUT, &f, a, err));
     CLV_TRY(clv_gpu_col2im_last(k->gpu, &p.columns, p.products_f32, (cuda_bf16 *)e.x + p.x, err));
   }
@@ -112,10 +112,10 @@ static clv_code run_weight_grad_part(const cuda_kernel *k, const clv_kernel_args
     conv_last_part p = make_part(k, a, v, part, group);
     CLV_TRY(
         clv_gpu_im2col_last(k->gpu, &p.columns, (const cuda_bf16 *)e.x + p.x, p.columns_bf16, err));
-    cuda_factors f = {.a = p.columns_bf16,
-                      .b = (const cuda_bf16 *)e.y + p.y,
-                      .beta = part ? 1 : 0,
-                      .d = (float *)gpu_scratch(k, a) + p.w};
+    cuda_product_args f = {.a = p.columns_bf16,
+                           .b = (const cuda_bf16 *)e.y + p.y,
+                           .beta = part ? 1 : 0,
+                           .d = (float *)gpu_scratch(k, a) + p.w};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_WEIGHT, &f, a, err));
   }
   return CLV_OK;
@@ -144,7 +144,7 @@ static clv_code make_im2col_product(cuda_kernel *k, const conv_last_extents *v, 
   int64_t column_width = (int64_t)(v->c_per_group * v->n_taps), rows = (int64_t)v->rows_per_part,
           out = (int64_t)v->k_per_group;
   const clv_cuda_matmul_desc products[] = {
-      [CLV_CUDA_FORWARD] = {.a_t = true,
+      [CLV_CUDA_FORWARD] = {.a_is_transposed = true,
                             .m = out,
                             .n = rows,
                             .k = column_width,
@@ -159,7 +159,7 @@ static clv_code make_im2col_product(cuda_kernel *k, const conv_last_extents *v, 
                                .ldb = v->s.k,
                                .ldd = column_width,
                                .batch = 1},
-      [CLV_CUDA_GRAD_WEIGHT] = {.b_t = true,
+      [CLV_CUDA_GRAD_WEIGHT] = {.b_is_transposed = true,
                                 .m = column_width,
                                 .n = out,
                                 .k = rows,
@@ -176,11 +176,11 @@ static clv_code make_im2col_product(cuda_kernel *k, const conv_last_extents *v, 
 clv_code clv_gpu_conv_last_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   conv_last_extents v = describe_conv(k);
-  cuda_move m = {.n = (size_t)v.s.k,
-                 .channels = v.c_per_group,
-                 .inner = v.n_taps,
-                 .from = 1,
-                 .to = GPU_CHANNELS_LAST};
+  cuda_layout_conversion m = {.n = (size_t)v.s.k,
+                              .channels = v.c_per_group,
+                              .inner = v.n_taps,
+                              .from = 1,
+                              .to = GPU_CHANNELS_LAST};
   return clv_gpu_convert_layout(k->gpu, &m, a->param[CLV_SLOT_WEIGHT], a->cache, err);
 }
 
@@ -188,7 +188,7 @@ clv_code clv_gpu_conv_last_refresh(clv_kernel *base, const clv_kernel_args *a, c
  * scratch the gradient is bf16 if cuDNN has computed it, else f32. */
 static clv_code store_weight_grad(const cuda_kernel *k, const clv_kernel_args *a,
                                   const conv_last_extents *v, clv_err *err) {
-  cuda_move m = {
+  cuda_layout_conversion m = {
       .n = (size_t)v->s.k,
       .channels = v->c_per_group,
       .inner = v->n_taps,
@@ -219,7 +219,7 @@ static clv_code open_pass(cuda_kernel *k, const conv_last_extents *v, clv_cuda_p
   return make_im2col_product(k, v, pass, err);
 }
 
-clv_code clv_gpu_conv_last_open(cuda_kernel *k, const cuda_passes *p, clv_err *err) {
+clv_code clv_gpu_conv_last_open(cuda_kernel *k, const cuda_wanted_passes *p, clv_err *err) {
   conv_last_extents v = describe_conv(k);
   bool uses_im2col = false;
   for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)

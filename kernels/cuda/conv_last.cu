@@ -2,7 +2,7 @@
 #include "kernels/cuda/conv_int.h"
 #include "kernels/cuda/device_int.cuh"
 
-static __global__ void im2col_last(cuda_last_columns c, const cuda_bf16 *x, cuda_bf16 *columns,
+static __global__ void im2col_last(cuda_im2col_last_args c, const cuda_bf16 *x, cuda_bf16 *columns,
                                    size_t n) {
   const clv_window &s = c.window;
   int64_t channels = static_cast<int64_t>(c.n_channels), n_taps = s.kernel[0] * s.kernel[1];
@@ -17,7 +17,7 @@ static __global__ void im2col_last(cuda_last_columns c, const cuda_bf16 *x, cuda
   }
 }
 
-clv_code clv_gpu_im2col_last(clv_gpu *g, const cuda_last_columns *c, const cuda_bf16 *x,
+clv_code clv_gpu_im2col_last(clv_gpu *g, const cuda_im2col_last_args *c, const cuda_bf16 *x,
                              cuda_bf16 *columns, clv_err *err) {
   const clv_window *s = &c->window;
   size_t n = c->n_samples * c->n_channels *
@@ -25,7 +25,7 @@ clv_code clv_gpu_im2col_last(clv_gpu *g, const cuda_last_columns *c, const cuda_
   return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, im2col_last, *c, x, columns, n);
 }
 
-static __global__ void col2im_last(cuda_last_columns c, const float *columns, cuda_bf16 *x,
+static __global__ void col2im_last(cuda_im2col_last_args c, const float *columns, cuda_bf16 *x,
                                    size_t n) {
   const clv_window &s = c.window;
   int64_t channels = static_cast<int64_t>(c.n_channels), n_taps = s.kernel[0] * s.kernel[1];
@@ -50,7 +50,7 @@ static __global__ void col2im_last(cuda_last_columns c, const float *columns, cu
   }
 }
 
-clv_code clv_gpu_col2im_last(clv_gpu *g, const cuda_last_columns *c, const float *columns,
+clv_code clv_gpu_col2im_last(clv_gpu *g, const cuda_im2col_last_args *c, const float *columns,
                              cuda_bf16 *x, clv_err *err) {
   size_t n = c->n_samples * c->n_channels * static_cast<size_t>(c->window.h * c->window.w);
   return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, col2im_last, *c, columns, x, n);

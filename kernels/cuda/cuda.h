@@ -77,7 +77,7 @@ typedef enum clv_cuda_epilogue {
 } clv_cuda_epilogue;
 
 typedef struct clv_cuda_matmul_desc {
-  bool a_t, b_t; /* op transposes A, op transposes B */
+  bool a_is_transposed, b_is_transposed; /* op transposes A, op transposes B */
   int64_t m, n, k, lda, ldb, ldd;
   int64_t batch, stride_a, stride_b, stride_d; /* strides in elements; not read if batch is 1 */
   clv_cuda_epilogue epilogue;
@@ -199,9 +199,9 @@ typedef struct clv_vendor {
   clv_code (*matmul)(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a, const void *b,
                      const float *bias, float beta, float *d, void *workspace, clv_err *err);
 
-  /* As matmul_new and matmul, but for a convolution; beta applies to the tensor that the pass
-   * writes. CLV_UNIMPLEMENTED: there is no cuDNN, or it has no engine for this convolution. x, w
-   * and y are aligned to 16 bytes. */
+  /* As matmul_new and matmul, but for one pass of a convolution; beta (0 or 1) multiplies the old
+   * values of the tensor that the pass writes. CLV_UNIMPLEMENTED: there is no cuDNN, or it has no
+   * engine for this convolution. x, w and y are aligned to 16 bytes. */
   clv_code (*conv_new)(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
                        size_t *ret_workspace, clv_err *err);
   void (*conv_free)(clv_cuda_conv *c);

@@ -204,7 +204,7 @@ static __device__ inline cuda_pair &operator+=(cuda_pair &a, const cuda_pair &b)
 /* Computes the partial sum of one slab of one channel c: the sum of term(index, c) over the indices
  * of the slab's values. */
 template <typename Term>
-static __global__ void gpu_sum_slabs_kernel(Term term, cuda_sums s, cuda_pair *partial_sums) {
+static __global__ void gpu_sum_slabs_kernel(Term term, cuda_sum_layout s, cuda_pair *partial_sums) {
   size_t c = blockIdx.x, begin = blockIdx.y * s.values_per_slab, end = begin + s.values_per_slab;
   if (end > s.n * s.inner) end = s.n * s.inner;
   cuda_pair sum = {0, 0};
@@ -217,7 +217,7 @@ static __global__ void gpu_sum_slabs_kernel(Term term, cuda_sums s, cuda_pair *p
 /* As gpu_sum_slabs_kernel, but for inner 1, so that no two values of a channel are adjacent: a
  * block sums 32 adjacent channels, one in each lane of its warps. */
 template <typename Term>
-static __global__ void gpu_sum_columns_kernel(Term term, cuda_sums s, cuda_pair *partial_sums) {
+static __global__ void gpu_sum_columns_kernel(Term term, cuda_sum_layout s, cuda_pair *partial_sums) {
   GPU_SHARED(cuda_pair, lane_sums, GPU_BLOCK);
   size_t c = (size_t)blockIdx.x * 32 + threadIdx.x % 32;
   size_t begin = blockIdx.y * s.values_per_slab, end = begin + s.values_per_slab;
@@ -239,22 +239,22 @@ static __global__ void gpu_sum_columns_kernel(Term term, cuda_sums s, cuda_pair 
 /* Writes partial_sums[slab][c] of a sum of `term`, a struct with `cuda_pair operator()(size_t
  * index, size_t c)`, which returns the two terms of the value at an index in channel c. */
 template <typename Term>
-static clv_code gpu_compute_partial_sums(clv_gpu *g, const cuda_sums *s, Term term,
+static clv_code gpu_compute_partial_sums(clv_gpu *g, const cuda_sum_layout *s, Term term,
                                          void *partial_sums, clv_err *err) {
   cuda_pair *sums = static_cast<cuda_pair *>(partial_sums);
-  unsigned slabs = static_cast<unsigned>(s->slabs), channels = static_cast<unsigned>(s->channels);
+  unsigned n_slabs = static_cast<unsigned>(s->n_slabs), channels = static_cast<unsigned>(s->channels);
   if (s->inner == 1 && s->channels > 1)
-    return gpu_launch(g, cuda_grid((channels + 31) / 32, slabs), GPU_BLOCK, err,
+    return gpu_launch(g, cuda_grid((channels + 31) / 32, n_slabs), GPU_BLOCK, err,
                       gpu_sum_columns_kernel<Term>, term, *s, sums);
-  return gpu_launch(g, cuda_grid(channels, slabs), GPU_BLOCK, err, gpu_sum_slabs_kernel<Term>, term,
+  return gpu_launch(g, cuda_grid(channels, n_slabs), GPU_BLOCK, err, gpu_sum_slabs_kernel<Term>, term,
                     *s, sums);
 }
 
 /* Adds all partial sums of channel c, in order. */
-static __device__ inline cuda_pair gpu_add_partial_sums(const cuda_sums &s,
+static __device__ inline cuda_pair gpu_add_partial_sums(const cuda_sum_layout &s,
                                                         const cuda_pair *partial_sums, size_t c) {
   cuda_pair sum = {0, 0};
-  for (size_t slab = 0; slab < s.slabs; slab++) sum += partial_sums[slab * s.channels + c];
+  for (size_t slab = 0; slab < s.n_slabs; slab++) sum += partial_sums[slab * s.channels + c];
   return sum;
 }
 

@@ -35,33 +35,33 @@ typedef struct clv_gpu_fault {
 } clv_gpu_fault;
 
 /* Slots of page-locked host memory. All copies between host and device pass through these slots. */
-enum { GPU_SLOTS = 4, GPU_SLOT_BYTES = 256 << 10 };
-typedef struct cuda_slot {
+enum { GPU_COPY_SLOTS = 4, GPU_COPY_SLOT_BYTES = 256 << 10 };
+typedef struct cuda_copy_slot {
   void *host;
   clv_cuda_event *copy_event; /* event after the slot's last copy */
   bool is_busy;               /* a copy was issued, and the host has not waited for it */
-} cuda_slot;
+} cuda_copy_slot;
 
-/* A run: a contiguous range of a parameter block, n values from index `at` on. A kernel processes
- * it in chunks, one for each thread block. */
-typedef struct cuda_run {
+/* A range of neighbouring values in a block of parameters: n values from index `at` on. A kernel
+ * processes the range in chunks, one for each block of threads. */
+typedef struct cuda_range {
   size_t at, n;
-  size_t first_chunk; /* number of chunks of all runs before this one in the table */
-} cuda_run;
+  size_t first_chunk; /* number of chunks of all ranges before this one in the table */
+} cuda_range;
 
-/* Runs that one launch processes, and the table of these runs on the device. */
-typedef struct cuda_runs {
-  clv_extent *host_runs; /* [n] the runs, in host memory */
+/* Table of the ranges that one launch processes, in host memory and in device memory. */
+typedef struct cuda_range_table {
+  clv_extent *host_ranges; /* [n] the ranges, in host memory */
   size_t n, n_chunks;
-  cuda_run *device_runs; /* [n] the table, in device memory */
-  /* sums of the chunks, [n_chunks], then of the runs, [n]; in device memory */
+  cuda_range *device_ranges; /* [n] the ranges, in device memory */
+  /* sums over the chunks, [n_chunks], then over the ranges, [n]; in device memory */
   double *sums;
   uint64_t last_used; /* clv_gpu.n_table_uses when this table was last used */
-} cuda_runs;
+} cuda_range_table;
 
-/* Largest number of cached tables of runs: one for each group of an optimiser, and one for all
- * parameters. */
-enum { GPU_MAX_RUN_TABLES = 17 };
+/* Largest number of cached range tables: one for each parameter group of an optimiser, and one for
+ * all parameters. */
+enum { GPU_MAX_RANGE_TABLES = 17 };
 
 /* Measurement of device time between two events of the stream. */
 typedef struct cuda_timer {
@@ -79,11 +79,11 @@ typedef struct clv_gpu {
   int device;
   unsigned n_owners;
   clv_cuda_stream *stream; /* stream of all work of the backend */
-  cuda_slot slots[GPU_SLOTS];
+  cuda_copy_slot slots[GPU_COPY_SLOTS];
   int next_slot;
   clv_gpu_fault *fault; /* record of refused values, in device memory */
-  cuda_runs runs[GPU_MAX_RUN_TABLES];
-  uint64_t n_table_uses; /* calls of clv_gpu_find_run_table so far */
+  cuda_range_table range_tables[GPU_MAX_RANGE_TABLES];
+  uint64_t n_table_uses; /* calls of clv_gpu_find_range_table so far */
   /* first error of a function that returns no error; clv_gpu_finish reports it */
   clv_err deferred_error;
   cuda_timer timer;
@@ -154,13 +154,13 @@ clv_code clv_gpu_new_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *
                              clv_err *err) CLV_USE_RESULT;
 /* Operands of a product D = op(A) op(B) + beta D, where beta is 0 or 1; bias: NULL if there is
  * none. */
-typedef struct cuda_factors {
+typedef struct cuda_product_args {
   const void *a, *b;
   const float *bias;
   float beta;
   float *d;
-} cuda_factors;
-clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_factors *f,
+} cuda_product_args;
+clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_product_args *f,
                           const clv_kernel_args *a, clv_err *err) CLV_USE_RESULT;
 
 /* Returns the address of scratch after the workspace. */
@@ -170,14 +170,14 @@ static inline void *gpu_scratch(const cuda_kernel *k, const clv_kernel_args *a) 
 
 /* ---- sums of channels (sums.cu) -------------------------------------------------------------- */
 
-/* How a sum over the values of each channel of [n, channels, inner] is computed: a channel's values
- * are divided into slabs, each slab gives a partial sum, and the partial sums are added in
+/* How a sum over the values of each channel of [n, channels, inner] is divided: the values of a
+ * channel are divided into slabs, each slab has a partial sum, and the partial sums are added in
  * order. */
-typedef struct cuda_sums {
+typedef struct cuda_sum_layout {
   size_t n, channels, inner;
-  size_t slabs;           /* number of slabs of a channel */
+  size_t n_slabs;         /* number of slabs of a channel */
   size_t values_per_slab; /* number of values in each slab but the last */
-} cuda_sums;
+} cuda_sum_layout;
 
 enum {
   GPU_MAX_SLABS = 64,
@@ -186,22 +186,25 @@ enum {
   GPU_SLAB_VALUES_LAST = 128
 };
 
-static inline cuda_sums gpu_sums_in_slabs(size_t n, size_t channels, size_t inner, size_t slab,
-                                          size_t max_slabs) {
-  size_t n_values = n * inner, slabs = (n_values + slab - 1) / slab;
-  cuda_sums s = {n, channels, inner, slabs < 1 ? 1 : CLV_MIN(slabs, max_slabs), 0};
-  s.values_per_slab = (n_values + s.slabs - 1) / s.slabs;
+static inline cuda_sum_layout gpu_sum_layout_in_slabs(size_t n, size_t channels, size_t inner,
+                                                      size_t values_per_full_slab,
+                                                      size_t max_slabs) {
+  size_t n_values = n * inner,
+         n_slabs = (n_values + values_per_full_slab - 1) / values_per_full_slab;
+  cuda_sum_layout s = {n, channels, inner, n_slabs < 1 ? 1 : CLV_MIN(n_slabs, max_slabs), 0};
+  s.values_per_slab = (n_values + s.n_slabs - 1) / s.n_slabs;
   return s;
 }
 
-static inline cuda_sums gpu_sums_of(size_t n, size_t channels, size_t inner) {
-  return gpu_sums_in_slabs(n, channels, inner, GPU_SLAB_VALUES, GPU_MAX_SLABS);
+static inline cuda_sum_layout gpu_sum_layout_of(size_t n, size_t channels, size_t inner) {
+  return gpu_sum_layout_in_slabs(n, channels, inner, GPU_SLAB_VALUES, GPU_MAX_SLABS);
 }
 
-/* As gpu_sums_of, but for values in GPU_CHANNELS_LAST. Its slabs are smaller and more, because such
- * values usually have few channels with many values each. */
-static inline cuda_sums gpu_sums_channels_last(size_t n, size_t channels, size_t inner) {
-  return gpu_sums_in_slabs(n * inner, channels, 1, GPU_SLAB_VALUES_LAST, GPU_MAX_SLABS_LAST);
+/* As gpu_sum_layout_of, but for values in GPU_CHANNELS_LAST. A channel is divided into more and
+ * smaller slabs, because such values usually have few channels with many values each. */
+static inline cuda_sum_layout gpu_sum_layout_channels_last(size_t n, size_t channels,
+                                                           size_t inner) {
+  return gpu_sum_layout_in_slabs(n * inner, channels, 1, GPU_SLAB_VALUES_LAST, GPU_MAX_SLABS_LAST);
 }
 
 /* Two sums that are computed in one pass over the values. */
@@ -209,21 +212,21 @@ typedef struct cuda_pair {
   double first, second;
 } cuda_pair;
 
-static inline size_t gpu_partial_sums_bytes(const cuda_sums *s) {
-  return s->slabs * s->channels * sizeof(cuda_pair);
+static inline size_t gpu_partial_sums_bytes(const cuda_sum_layout *s) {
+  return s->n_slabs * s->channels * sizeof(cuda_pair);
 }
 
 /* Computes the sum of each channel c of x and writes it to dst[c], or adds it to dst[c] if
  * `accumulate`. channels_last: x is in GPU_CHANNELS_LAST. partial_sums: scratch of
  * gpu_partial_sums_bytes. */
-clv_code clv_gpu_sum_channels(clv_gpu *g, const cuda_sums *s, bool channels_last, const void *x,
-                              void *partial_sums, float *dst, bool accumulate,
+clv_code clv_gpu_sum_channels(clv_gpu *g, const cuda_sum_layout *s, bool channels_last,
+                              const void *x, void *partial_sums, float *dst, bool accumulate,
                               clv_err *err) CLV_USE_RESULT;
 
 /* ---- copies to the host and back (staging.c) ------------------------------------------------- */
 
-clv_code clv_gpu_open_slots(clv_gpu *g, clv_err *err) CLV_USE_RESULT;
-void clv_gpu_close_slots(clv_gpu *g);
+clv_code clv_gpu_open_copy_slots(clv_gpu *g, clv_err *err) CLV_USE_RESULT;
+void clv_gpu_close_copy_slots(clv_gpu *g);
 clv_code clv_gpu_copy_to_device(const clv_backend *b, void *dst, const void *host, size_t bytes,
                                 clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_copy_to_host(const clv_backend *b, void *host, const void *src, size_t bytes,
@@ -260,11 +263,11 @@ void clv_gpu_mark_time(clv_gpu *g);
 clv_code clv_gpu_add_to(clv_gpu *g, bool channels_last, void *dst, const void *src, size_t n,
                         clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float *grad,
-                      float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
-                      size_t n_runs, clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
-                             size_t n_runs, double *ret, clv_err *err) CLV_USE_RESULT;
-void clv_gpu_free_run_tables(clv_gpu *g);
+                      float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *ranges,
+                      size_t n_ranges, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *ranges,
+                             size_t n_ranges, double *ret, clv_err *err) CLV_USE_RESULT;
+void clv_gpu_free_range_tables(clv_gpu *g);
 
 #ifdef __cplusplus
 }

@@ -23,11 +23,11 @@ typedef struct cuda_gru {
 clv_code clv_gpu_compute_gru_cell(clv_gpu *g, const cuda_gru *l, size_t step,
                                   const float *h_product, const float *bias_in, const float *bias_h,
                                   clv_err *err) CLV_USE_RESULT;
-/* Gradients of a layer. */
+/* Gradients that the backward of one layer computes. */
 typedef struct cuda_gru_gradients {
-  float *dgates_ih; /* [n, t, 3 h] of W_ih x + b_ih */
-  float *dgates_hh; /* [n, t, 3 h] of W_hh h + b_hh */
-  float *dh;        /* [n, h] of h, from the step after */
+  float *dgates_ih; /* [n, t, 3 * h] gradient of W_ih x + b_ih */
+  float *dgates_hh; /* [n, t, 3 * h] gradient of W_hh h + b_hh */
+  float *dh;        /* [n, h] gradient of h that the following step has passed back */
 } cuda_gru_gradients;
 /* Computes the gradients of the gates of one step. outer_dh: gradient of the layer's output, [n, t,
  * h]. d->dh: not read at the last step; receives the gradient of h of the step before by way of the

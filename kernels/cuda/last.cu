@@ -2,11 +2,11 @@
 #include "kernels/cuda/moves_int.h"
 #include "kernels/cuda/packed_int.cuh"
 
-static __device__ inline bool is_valid_length(const cuda_last &l, int64_t length) {
+static __device__ inline bool is_valid_length(const cuda_last_extents &l, int64_t length) {
   return length >= 0 && static_cast<size_t>(length) <= l.steps;
 }
 
-static __global__ void copy_last_steps(cuda_last l, const float *x, const int64_t *lengths,
+static __global__ void copy_last_steps(cuda_last_extents l, const float *x, const int64_t *lengths,
                                        float *y, clv_gpu_fault *f) {
   GPU_FOR(i, l.n * l.features) {
     size_t n = i / l.features, o = i % l.features;
@@ -18,20 +18,20 @@ static __global__ void copy_last_steps(cuda_last l, const float *x, const int64_
   }
 }
 
-static __global__ void record_bad_last_length(cuda_last l, const int64_t *lengths,
+static __global__ void record_bad_last_length(cuda_last_extents l, const int64_t *lengths,
                                               clv_gpu_fault *f) {
   gpu_record_refusal(f, lengths,
                      cuda_refusal{CLV_OP_LAST, l.layer, static_cast<int64_t>(l.steps), 1});
 }
 
-clv_code clv_gpu_copy_last_steps(clv_gpu *g, const cuda_last *l, const float *x,
+clv_code clv_gpu_copy_last_steps(clv_gpu *g, const cuda_last_extents *l, const float *x,
                                  const int64_t *lengths, float *y, clv_err *err) {
   CLV_TRY(gpu_launch(g, gpu_count_blocks(l->n * l->features), GPU_BLOCK, err, copy_last_steps, *l,
                      x, lengths, y, g->fault));
   return gpu_launch(g, 1, 1, err, record_bad_last_length, *l, lengths, g->fault);
 }
 
-static __global__ void copy_last_grads(cuda_last l, const float *dy, const int64_t *lengths,
+static __global__ void copy_last_grads(cuda_last_extents l, const float *dy, const int64_t *lengths,
                                        float *dx) {
   GPU_FOR(i, l.n * l.steps * l.features) {
     size_t o = i % l.features, step = i / l.features, n = step / l.steps;
@@ -41,7 +41,7 @@ static __global__ void copy_last_grads(cuda_last l, const float *dy, const int64
   }
 }
 
-clv_code clv_gpu_copy_last_steps_back(clv_gpu *g, const cuda_last *l, const float *dy,
+clv_code clv_gpu_copy_last_steps_back(clv_gpu *g, const cuda_last_extents *l, const float *dy,
                                       const int64_t *lengths, float *dx, clv_err *err) {
   return gpu_launch(g, gpu_count_blocks(l->n * l->steps * l->features), GPU_BLOCK, err,
                     copy_last_grads, *l, dy, lengths, dx);

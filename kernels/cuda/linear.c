@@ -3,16 +3,16 @@
  * Linear layers. Row-major x [rows, in] is column-major [in, rows], so the products have their
  * factors in reverse order: y' = W x', with W column-major [in, out].
  *
- * A weight that is stored in bf16 is not trained. A bf16 kernel multiplies by it as it is. In other
- * kernels both factors of a product are f32, so the weight's rows are widened, converted to f32, in
- * scratch, as many at a time as fit in a tile. Each row is an output of the product, or a term of
- * its sums.
+ * A weight that is stored in bf16 is not trained. A kernel that computes in bf16 multiplies by the
+ * stored weight. Any other kernel has products of f32 factors, so it widens rows of the weight,
+ * which means that it converts them to f32 in scratch. It widens as many rows at a time as fit in
+ * clv_gpu.tile_bytes. A row gives one output of the product, or one term of each of its sums.
  */
 #include "kernels/cuda/bf16_int.h"
 
 /* Indices of the kernel's products. If the weight is widened in parts, product i multiplies the
  * last part, and product i + FIRST_PART_PRODUCT each part before it. */
-enum { FORWARD, GRAD_INPUT, GRAD_WEIGHT, FIRST_PART_PRODUCT };
+enum { FORWARD_PRODUCT, GRAD_INPUT_PRODUCT, GRAD_WEIGHT_PRODUCT, FIRST_PART_PRODUCT };
 
 typedef struct linear_dims {
   int64_t rows, in, out;
@@ -68,7 +68,7 @@ static size_t count_widened_bytes(const cuda_kernel *k) {
 /* Returns true if each row of W gives one output of the product; false if it gives one term of each
  * sum of the product. */
 static bool is_row_an_output(const cuda_kernel *k, int product) {
-  return (product == FORWARD) != k->r.d.attrs.transposed;
+  return (product == FORWARD_PRODUCT) != k->r.d.attrs.transposed;
 }
 
 static linear_buffers find_buffers(const cuda_kernel *k, const clv_kernel_args *a) {
@@ -86,9 +86,9 @@ static const void *weight_operand(const cuda_kernel *k, const clv_kernel_args *a
 
 /* Returns the operands of the product with the part of W that begins at first_row. *f has the
  * operands of the product with all of W. */
-static cuda_factors factors_of_part(bool has_outputs_as_rows, const cuda_factors *f, float *widened,
-                                    int64_t first_row, bool is_last_part) {
-  cuda_factors part = *f;
+static cuda_product_args factors_of_part(bool has_outputs_as_rows, const cuda_product_args *f,
+                                         float *widened, int64_t first_row, bool is_last_part) {
+  cuda_product_args part = *f;
   part.a = widened;
   if (!has_outputs_as_rows) {
     part.b = (const float *)f->b + first_row;
@@ -103,7 +103,7 @@ static cuda_factors factors_of_part(bool has_outputs_as_rows, const cuda_factors
 
 /* Computes a product with the weight, and widens it part by part if that is needed. f->a: the
  * weight as it is stored. */
-static clv_code multiply_by_weight(const cuda_kernel *k, int product, const cuda_factors *f,
+static clv_code multiply_by_weight(const cuda_kernel *k, int product, const cuda_product_args *f,
                                    const clv_kernel_args *a, clv_err *err) {
   linear_parts p = choose_widened_parts(k);
   const cuda_bf16 *w = f->a;
@@ -112,7 +112,7 @@ static clv_code multiply_by_weight(const cuda_kernel *k, int product, const cuda
   for (int64_t first_row = 0; first_row < p.w_rows; first_row += p.max_widened_rows) {
     int64_t n = CLV_MIN(p.w_rows - first_row, p.max_widened_rows);
     bool is_last_part = first_row + n == p.w_rows;
-    cuda_factors part =
+    cuda_product_args part =
         factors_of_part(is_row_an_output(k, product), f, widened, first_row, is_last_part);
     CLV_TRY(clv_gpu_bf16_to_f32(k->gpu, w + first_row * p.w_columns, widened,
                                 (size_t)(n * p.w_columns), err));
@@ -129,34 +129,34 @@ static clv_code linear_refresh(clv_kernel *base, const clv_kernel_args *a, clv_e
 
 static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_factors f = {.a = weight_operand(k, a),
-                    .bias = k->r.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL,
-                    .d = a->out};
+  cuda_product_args f = {.a = weight_operand(k, a),
+                         .bias = k->r.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL,
+                         .d = a->out};
   CLV_TRY(clv_gpu_prepare_factor(k, a->in[0], k->r.n_in, find_buffers(k, a).x, &f.b, err));
-  return multiply_by_weight(k, FORWARD, &f, a, err);
+  return multiply_by_weight(k, FORWARD_PRODUCT, &f, a, err);
 }
 
 static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_factors f = {.a = weight_operand(k, a), .d = a->din[0]};
+  cuda_product_args f = {.a = weight_operand(k, a), .d = a->din[0]};
   CLV_TRY(clv_gpu_prepare_factor(k, a->dout, k->r.n_out, find_buffers(k, a).dout, &f.b, err));
-  return multiply_by_weight(k, GRAD_INPUT, &f, a, err);
+  return multiply_by_weight(k, GRAD_INPUT_PRODUCT, &f, a, err);
 }
 
 static clv_code multiply_weight_grad(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
   linear_buffers r = find_buffers(k, a);
-  cuda_factors f = {.beta = a->accumulate ? 1 : 0, .d = a->dparam[CLV_SLOT_WEIGHT]};
+  cuda_product_args f = {.beta = a->accumulate ? 1 : 0, .d = a->dparam[CLV_SLOT_WEIGHT]};
   bool is_transposed = k->r.d.attrs.transposed; /* W is then column-major [out, in] */
   CLV_TRY(clv_gpu_prepare_factor(k, a->in[0], k->r.n_in, r.x, is_transposed ? &f.b : &f.a, err));
   CLV_TRY(clv_gpu_prepare_factor(k, a->dout, k->r.n_out, r.dout, is_transposed ? &f.a : &f.b, err));
-  return clv_gpu_multiply(k, GRAD_WEIGHT, &f, a, err);
+  return clv_gpu_multiply(k, GRAD_WEIGHT_PRODUCT, &f, a, err);
 }
 
 static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   linear_dims s = describe_linear(k);
   linear_buffers r = find_buffers(k, a);
-  cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
+  cuda_sum_layout sums = gpu_sum_layout_of((size_t)s.rows, (size_t)s.out, 1);
   if (is_weight_trained(k)) CLV_TRY(multiply_weight_grad(k, a, err));
   if (!k->r.d.attrs.bias) return CLV_OK;
   return clv_gpu_sum_channels(k->gpu, &sums, false, a->dout, r.partial_sums,
@@ -191,35 +191,35 @@ static clv_code linear_open(cuda_kernel *k, clv_err *err) {
                     "no kernel for a relu after a linear layer without bias");
   bool is_transposed = k->r.d.attrs.transposed;
   const clv_cuda_matmul_desc products[] = {
-      [FORWARD] = {.a_t = !is_transposed,
-                   .m = s.out,
-                   .n = s.rows,
-                   .k = s.in,
-                   .lda = is_transposed ? s.out : s.in,
-                   .ldb = s.in,
-                   .ldd = s.out,
-                   .batch = 1,
-                   .epilogue = choose_epilogue(k)},
-      [GRAD_INPUT] = {.a_t = is_transposed,
-                      .m = s.in,
-                      .n = s.rows,
-                      .k = s.out,
-                      .lda = is_transposed ? s.out : s.in,
-                      .ldb = s.out,
-                      .ldd = s.in,
-                      .batch = 1},
-      [GRAD_WEIGHT] = {.b_t = true,
-                       .m = is_transposed ? s.out : s.in,
-                       .n = is_transposed ? s.in : s.out,
-                       .k = s.rows,
-                       .lda = is_transposed ? s.out : s.in,
-                       .ldb = is_transposed ? s.in : s.out,
-                       .ldd = is_transposed ? s.out : s.in,
-                       .batch = 1},
+      [FORWARD_PRODUCT] = {.a_is_transposed = !is_transposed,
+                           .m = s.out,
+                           .n = s.rows,
+                           .k = s.in,
+                           .lda = is_transposed ? s.out : s.in,
+                           .ldb = s.in,
+                           .ldd = s.out,
+                           .batch = 1,
+                           .epilogue = choose_epilogue(k)},
+      [GRAD_INPUT_PRODUCT] = {.a_is_transposed = is_transposed,
+                              .m = s.in,
+                              .n = s.rows,
+                              .k = s.out,
+                              .lda = is_transposed ? s.out : s.in,
+                              .ldb = s.out,
+                              .ldd = s.in,
+                              .batch = 1},
+      [GRAD_WEIGHT_PRODUCT] = {.b_is_transposed = true,
+                               .m = is_transposed ? s.out : s.in,
+                               .n = is_transposed ? s.in : s.out,
+                               .k = s.rows,
+                               .lda = is_transposed ? s.out : s.in,
+                               .ldb = is_transposed ? s.in : s.out,
+                               .ldd = is_transposed ? s.out : s.in,
+                               .batch = 1},
   };
   const bool is_needed[] = {true, k->r.d.need_dx[0], is_weight_trained(k)};
-  cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
-  for (int i = FORWARD; i <= GRAD_WEIGHT; i++)
+  cuda_sum_layout sums = gpu_sum_layout_of((size_t)s.rows, (size_t)s.out, 1);
+  for (int i = FORWARD_PRODUCT; i <= GRAD_WEIGHT_PRODUCT; i++)
     if (is_needed[i])
       CLV_TRY((needs_widening(k) ? split_product : clv_gpu_new_product)(k, i, &products[i], err));
   if (!k->r.d.bf16_weight) k->r.base.cache_bytes = gpu_factor_bytes(k, count_weights(k));

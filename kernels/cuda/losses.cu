@@ -7,7 +7,7 @@
 /* Writes the sum of the partial sums, divided by n, to *out, and records the first refused value.
  */
 template <typename Value>
-static __global__ void put_mean(cuda_sums s, const cuda_pair *partial_sums, double n, float *out,
+static __global__ void put_mean(cuda_sum_layout s, const cuda_pair *partial_sums, double n, float *out,
                                 clv_gpu_fault *f, const Value *values, cuda_refusal r) {
   *out = static_cast<float>(gpu_add_partial_sums(s, partial_sums, 0).first / n);
   gpu_record_refusal(f, values, r);
@@ -15,20 +15,20 @@ static __global__ void put_mean(cuda_sums s, const cuda_pair *partial_sums, doub
 
 /* ---- losses with a class label for each position --------------------------------------------- */
 
-static __device__ inline bool is_counted(const cuda_classes &c, int64_t label) {
+static __device__ inline bool is_counted(const cuda_class_loss &c, int64_t label) {
   return !c.has_ignored_label || label != c.ignored_label;
 }
 
-static __device__ inline bool is_class(const cuda_classes &c, int64_t label) {
-  return label >= 0 && static_cast<size_t>(label) < c.classes;
+static __device__ inline bool is_class(const cuda_class_loss &c, int64_t label) {
+  return label >= 0 && static_cast<size_t>(label) < c.n_classes;
 }
 
 /* Returns the class of a label; 0 for a refused label, whose result is not used. */
-static __device__ inline size_t class_of(const cuda_classes &c, int64_t label) {
+static __device__ inline size_t class_of(const cuda_class_loss &c, int64_t label) {
   return is_class(c, label) ? static_cast<size_t>(label) : 0;
 }
 
-static __device__ inline double weight_of(const cuda_classes &c, size_t i) {
+static __device__ inline double weight_of(const cuda_class_loss &c, size_t i) {
   return c.has_weights ? static_cast<double>(c.class_weights[i]) : 1;
 }
 
@@ -42,10 +42,10 @@ static __device__ inline double sum_exponentials(const float *x, size_t n, doubl
 }
 
 /* Returns sum_c w_c (log_sum_exp - x_c). All threads of the block compute it together. */
-static __device__ inline double sum_weighted_losses(const cuda_classes &c, const float *x,
+static __device__ inline double sum_weighted_losses(const cuda_class_loss &c, const float *x,
                                                     double log_sum_exp) {
   double sum = 0;
-  GPU_ROW(i, c.classes) sum += weight_of(c, i) * (log_sum_exp - static_cast<double>(x[i]));
+  GPU_ROW(i, c.n_classes) sum += weight_of(c, i) * (log_sum_exp - static_cast<double>(x[i]));
   return gpu_block_sum(sum);
 }
 
@@ -61,15 +61,15 @@ static __device__ inline double focal_slope(double nll, double g) {
   return pow(one_minus_p, g) + g * (1 - one_minus_p) * pow(one_minus_p, g - 1) * nll;
 }
 
-static __global__ void compute_class_terms(cuda_classes c, const float *xs, const int64_t *labels,
+static __global__ void compute_class_terms(cuda_class_loss c, const float *xs, const int64_t *labels,
                                            double *terms, clv_gpu_fault *f) {
   GPU_ROWS(r, c.rows) {
-    const float *x = xs + r * c.classes;
+    const float *x = xs + r * c.n_classes;
     if (!is_counted(c, labels[r])) {
       if (!threadIdx.x) terms[r] = 0;
       continue;
     }
-    double row_max = 0, log_sum = c.x_is_logits ? log(sum_exponentials(x, c.classes, &row_max)) : 0;
+    double row_max = 0, log_sum = c.x_is_logits ? log(sum_exponentials(x, c.n_classes, &row_max)) : 0;
     double smooth_loss = c.smoothing > 0 ? sum_weighted_losses(c, x, log_sum + row_max) : 0;
     if (threadIdx.x) continue;
     size_t target = class_of(c, labels[r]);
@@ -77,24 +77,24 @@ static __global__ void compute_class_terms(cuda_classes c, const float *xs, cons
     if (c.exponent > 0) nll = focal_term(nll < 0 ? 0 : nll, c.exponent);
     double target_loss = weight_of(c, target) * nll;
     terms[r] = c.smoothing > 0 ? (1 - c.smoothing) * target_loss +
-                                     c.smoothing / static_cast<double>(c.classes) * smooth_loss
+                                     c.smoothing / static_cast<double>(c.n_classes) * smooth_loss
                                : target_loss;
     if (!is_class(c, labels[r])) gpu_refuse_value(f, r);
   }
 }
 
-/* Returns the loss x and the weight of a position, as terms of two sums. */
+/* Returns two terms for a position: its loss, x, and its weight. */
 struct class_term {
   const double *x;
   const int64_t *labels;
-  cuda_classes c;
+  cuda_class_loss c;
   __device__ cuda_pair operator()(size_t index, size_t) const {
     double weight = is_counted(c, labels[index]) ? weight_of(c, class_of(c, labels[index])) : 0;
     return {x[index], weight};
   }
 };
 
-static __global__ void put_class_mean(cuda_sums s, const cuda_pair *partial_sums,
+static __global__ void put_class_mean(cuda_sum_layout s, const cuda_pair *partial_sums,
                                       double *total_weight, float *out, clv_gpu_fault *f,
                                       const int64_t *labels, cuda_refusal r) {
   cuda_pair sum = gpu_add_partial_sums(s, partial_sums, 0);
@@ -103,49 +103,49 @@ static __global__ void put_class_mean(cuda_sums s, const cuda_pair *partial_sums
   gpu_record_refusal(f, labels, r);
 }
 
-clv_code clv_gpu_class_loss(clv_gpu *g, const cuda_classes *c, const float *x,
+clv_code clv_gpu_class_loss(clv_gpu *g, const cuda_class_loss *c, const float *x,
                             const int64_t *labels, double *terms, void *partial_sums,
                             double *total_weight, float *out, clv_err *err) {
-  cuda_sums s = gpu_sums_of(1, 1, c->rows);
-  CLV_TRY(gpu_launch(g, gpu_count_row_blocks(c->rows), gpu_count_row_threads(c->classes), err,
+  cuda_sum_layout s = gpu_sum_layout_of(1, 1, c->rows);
+  CLV_TRY(gpu_launch(g, gpu_count_row_blocks(c->rows), gpu_count_row_threads(c->n_classes), err,
                      compute_class_terms, *c, x, labels, terms, g->fault));
   CLV_TRY(gpu_compute_partial_sums(g, &s, class_term{terms, labels, *c}, partial_sums, err));
   return gpu_launch(g, 1, 1, err, put_class_mean, s, static_cast<const cuda_pair *>(partial_sums),
                     total_weight, out, g->fault, labels,
-                    cuda_refusal{c->op, c->layer, static_cast<int64_t>(c->classes),
+                    cuda_refusal{c->op, c->layer, static_cast<int64_t>(c->n_classes),
                                  static_cast<int64_t>(c->positions_per_sample)});
 }
 
-static __global__ void class_loss_back(cuda_classes c, const float *xs, const int64_t *labels,
+static __global__ void class_loss_back(cuda_class_loss c, const float *xs, const int64_t *labels,
                                        const float *dout, const double *total_weight, float *dxs) {
   double dloss_per_weight = *total_weight == 0 ? 0 : static_cast<double>(*dout) / *total_weight;
-  double smoothing_per_class = c.smoothing / static_cast<double>(c.classes);
+  double smoothing_per_class = c.smoothing / static_cast<double>(c.n_classes);
   GPU_ROWS(r, c.rows) {
     if (*total_weight == 0 || !is_counted(c, labels[r])) {
-      GPU_ROW(i, c.classes) dxs[r * c.classes + i] = 0;
+      GPU_ROW(i, c.n_classes) dxs[r * c.n_classes + i] = 0;
       continue;
     }
-    const float *x = xs ? xs + r * c.classes : nullptr;
-    double row_max = 0, sum = c.x_is_logits ? sum_exponentials(x, c.classes, &row_max) : 1;
+    const float *x = xs ? xs + r * c.n_classes : nullptr;
+    double row_max = 0, sum = c.x_is_logits ? sum_exponentials(x, c.n_classes, &row_max) : 1;
     size_t target = class_of(c, labels[r]);
     double target_weight = (1 - c.smoothing) * weight_of(c, target);
     if (c.exponent > 0) {
       double nll = log(sum) + row_max - static_cast<double>(x[target]);
       target_weight *= focal_slope(nll < 0 ? 0 : nll, c.exponent);
     }
-    GPU_ROW(i, c.classes) {
+    GPU_ROW(i, c.n_classes) {
       double p = c.x_is_logits ? exp(static_cast<double>(x[i]) - row_max) / sum : 0;
       double d = target_weight * (p - (i == target));
       if (c.smoothing > 0) d += smoothing_per_class * (p * c.weight_sum - weight_of(c, i));
-      dxs[r * c.classes + i] = static_cast<float>(d * dloss_per_weight);
+      dxs[r * c.n_classes + i] = static_cast<float>(d * dloss_per_weight);
     }
   }
 }
 
-clv_code clv_gpu_class_loss_back(clv_gpu *g, const cuda_classes *c, const float *x,
+clv_code clv_gpu_class_loss_back(clv_gpu *g, const cuda_class_loss *c, const float *x,
                                  const int64_t *labels, const float *dout,
                                  const double *total_weight, float *dx, clv_err *err) {
-  return gpu_launch(g, gpu_count_row_blocks(c->rows), gpu_count_row_threads(c->classes), err,
+  return gpu_launch(g, gpu_count_row_blocks(c->rows), gpu_count_row_threads(c->n_classes), err,
                     class_loss_back, *c, x, labels, dout, total_weight, dx);
 }
 
@@ -201,7 +201,7 @@ struct loss_term {
 template <typename Loss>
 static clv_code mean_loss(clv_gpu *g, int32_t op, const float *x, const float *t, size_t n,
                           void *partial_sums, float *out, uint32_t layer, clv_err *err) {
-  cuda_sums s = gpu_sums_of(1, 1, n);
+  cuda_sum_layout s = gpu_sum_layout_of(1, 1, n);
   CLV_TRY(gpu_compute_partial_sums(g, &s, loss_term<Loss>{x, t, g->fault}, partial_sums, err));
   return gpu_launch(g, 1, 1, err, put_mean<float>, s, static_cast<const cuda_pair *>(partial_sums),
                     static_cast<double>(n), out, g->fault, x, cuda_refusal{op, layer, 0, 1});
@@ -286,7 +286,7 @@ template <typename Loss>
 static clv_code parametric_loss(clv_gpu *g, int32_t op, double loss_parameter, const float *x,
                                 const float *t, size_t n, void *partial_sums, float *out,
                                 uint32_t layer, clv_err *err) {
-  cuda_sums s = gpu_sums_of(1, 1, n);
+  cuda_sum_layout s = gpu_sum_layout_of(1, 1, n);
   CLV_TRY(gpu_compute_partial_sums(g, &s, parametric_term<Loss>{x, t, loss_parameter}, partial_sums,
                                    err));
   return gpu_launch(g, 1, 1, err, put_mean<float>, s, static_cast<const cuda_pair *>(partial_sums),
@@ -305,7 +305,7 @@ static __global__ void parametric_loss_back(double loss_parameter, const float *
   }
 }
 
-#define PARAMETRIC_LOSS(name, NAME)                                                            \
+#define DEFINE_PARAMETRIC_LOSS(name, NAME)                                                            \
   clv_code clv_gpu_##name(clv_gpu *g, double loss_parameter, const float *x, const float *t,   \
                           size_t n, void *partial_sums, float *out, uint32_t layer,            \
                           clv_err *err) {                                                      \
@@ -319,6 +319,6 @@ static __global__ void parametric_loss_back(double loss_parameter, const float *
                       loss_parameter, x, t, n, dout, dx, dt);                                  \
   }
 
-PARAMETRIC_LOSS(smooth_l1, SMOOTH_L1)
-PARAMETRIC_LOSS(huber, HUBER)
-PARAMETRIC_LOSS(quantile, QUANTILE)
+DEFINE_PARAMETRIC_LOSS(smooth_l1, SMOOTH_L1)
+DEFINE_PARAMETRIC_LOSS(huber, HUBER)
+DEFINE_PARAMETRIC_LOSS(quantile, QUANTILE)

@@ -13,10 +13,10 @@ extern "C" {
 #endif
 
 /* A loss with a class label for each position; kernels/ops/cross_entropy.c and focal.c have the
- * formulas. A label outside 0..classes-1 that is not ignored is refused. */
-typedef struct cuda_classes {
-  size_t rows;    /* number of positions of all samples */
-  size_t classes; /* number of classes */
+ * formulas. A label that is not ignored must be in 0..n_classes-1; any other label is refused. */
+typedef struct cuda_class_loss {
+  size_t rows;      /* number of positions of all samples */
+  size_t n_classes; /* number of classes */
   size_t positions_per_sample;
   bool x_is_logits;       /* x holds logits; false, for nll: x holds logarithms of probabilities */
   bool has_ignored_label; /* positions with the label ignored_label do not count */
@@ -28,22 +28,22 @@ typedef struct cuda_classes {
   int32_t op;
   uint32_t layer;
   float class_weights[CLV_MAX_CLASS_WEIGHTS];
-} cuda_classes;
+} cuda_class_loss;
 
-/* Computes the loss. terms: scratch of `rows` doubles. partial_sums: scratch for the sums
- * gpu_sums_of(1, 1, rows). total_weight: receives the total weight of the positions that are not
- * ignored, for clv_gpu_class_loss_back; NULL: no backward follows. */
-clv_code clv_gpu_class_loss(clv_gpu *g, const cuda_classes *c, const float *x,
+/* Computes the loss. terms: scratch of `rows` doubles. partial_sums: scratch of
+ * gpu_partial_sums_bytes for gpu_sum_layout_of(1, 1, rows). total_weight: receives the total weight
+ * of the positions that are not ignored, for clv_gpu_class_loss_back; NULL: no backward follows. */
+clv_code clv_gpu_class_loss(clv_gpu *g, const cuda_class_loss *c, const float *x,
                             const int64_t *labels, double *terms, void *partial_sums,
                             double *total_weight, float *out, clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_class_loss_back(clv_gpu *g, const cuda_classes *c, const float *x,
+clv_code clv_gpu_class_loss_back(clv_gpu *g, const cuda_class_loss *c, const float *x,
                                  const int64_t *labels, const float *dout,
                                  const double *total_weight, float *dx,
                                  clv_err *err) CLV_USE_RESULT;
 
 /* Computes *out, the mean of the loss's terms over n values of prediction x and target t.
- * partial_sums: scratch for the sums gpu_sums_of(1, 1, n). bce refuses a prediction outside
- * 0..1. */
+ * partial_sums: scratch of gpu_partial_sums_bytes for gpu_sum_layout_of(1, 1, n). bce refuses a
+ * prediction outside 0..1. */
 typedef clv_code cuda_mean_loss(clv_gpu *g, const float *x, const float *t, size_t n,
                                 void *partial_sums, float *out, uint32_t layer, clv_err *err);
 cuda_mean_loss clv_gpu_mse, clv_gpu_bce, clv_gpu_bce_with_logits, clv_gpu_poisson;

@@ -4,15 +4,23 @@
  * a layer is one product of its input over all steps, then for each step a product of h and a
  * launch that computes the gates, c and h. The choice depends only on the library and the shapes.
  *
- * With products, the kernel saves gates, cells and hidden values of each layer, one after
- * another. Row-major x [n, t, f] is column-major [f, n t]; one step of it is [f, n] with t f values
- * between columns.
+ * With products, the kernel saves gates, cells and hidden values of each layer, one after another.
+ * Row-major x [n, t, f] is column-major [f, n * t]; one step of x is [f, n], whose columns are t *
+ * f values apart.
  */
 #include "kernels/cuda/lstm_int.h"
 
-/* Indices of the kernel's products. INPUT, GRAD_INPUT and GRAD_WEIGHT are pairs: the index is for
- * the first layer, the next index for later layers. The other products serve all layers. */
-enum { INPUT = 0, GRAD_INPUT = 2, GRAD_WEIGHT = 4, STEP = 6, STEP_BACK, GRAD_STEP_WEIGHT };
+/* Indices of the kernel's products. INPUT_PRODUCT, GRAD_INPUT_PRODUCT and GRAD_WEIGHT_PRODUCT are
+ * pairs: the index is for the first layer, the next index for later layers. The other products
+ * serve all layers. */
+enum {
+  INPUT_PRODUCT = 0,
+  GRAD_INPUT_PRODUCT = 2,
+  GRAD_WEIGHT_PRODUCT = 4,
+  STEP_PRODUCT = 6,
+  STEP_BACK_PRODUCT,
+  GRAD_STEP_WEIGHT_PRODUCT
+};
 
 typedef struct lstm_size {
   size_t n, t, f, h;
@@ -30,19 +38,19 @@ static lstm_size describe_lstm(const cuda_kernel *k) {
                      .n_slots = k->r.d.attrs.bias ? 4 : 2};
 }
 
-static size_t count_values(const lstm_size *s) { return s->n * s->t * s->h; }
+static size_t count_hidden_values(const lstm_size *s) { return s->n * s->t * s->h; }
 
 /* Return sizes in bytes for an LSTM computed with products. count_trace_bytes: gates, cells and
  * hidden values of all layers, which are saved if a backward may follow, and otherwise are in
  * scratch.
  * count_buffer_bytes: scratch before the factors in bf16. */
 static size_t count_trace_bytes(const lstm_size *s) {
-  return (size_t)s->n_layers * 6 * count_values(s) * sizeof(float);
+  return (size_t)s->n_layers * 6 * count_hidden_values(s) * sizeof(float);
 }
 static size_t count_buffer_bytes(const cuda_kernel *k, const lstm_size *s) {
-  cuda_sums sums = gpu_sums_of(s->n * s->t, 4 * s->h, 1);
-  size_t backward_bytes =
-      (6 * count_values(s) + 2 * s->n * s->h) * sizeof(float) + gpu_partial_sums_bytes(&sums);
+  cuda_sum_layout sums = gpu_sum_layout_of(s->n * s->t, 4 * s->h, 1);
+  size_t backward_bytes = (6 * count_hidden_values(s) + 2 * s->n * s->h) * sizeof(float) +
+                          gpu_partial_sums_bytes(&sums);
   return clv_align_up(k->r.has_backward ? backward_bytes : count_trace_bytes(s), 256);
 }
 
@@ -58,7 +66,7 @@ static lstm_factors find_factors(const cuda_kernel *k, const lstm_size *s,
   if (!k->bf16) return (lstm_factors){0};
   lstm_factors f = {.x = (cuda_bf16 *)address};
   f.hidden = (cuda_bf16 *)(address += gpu_factor_bytes(k, s->n * s->t * CLV_MAX(s->f, s->h)));
-  f.dgates = (cuda_bf16 *)(address + gpu_factor_bytes(k, count_values(s)));
+  f.dgates = (cuda_bf16 *)(address + gpu_factor_bytes(k, count_hidden_values(s)));
   return f;
 }
 
@@ -70,7 +78,7 @@ static size_t count_factor_bytes(const cuda_kernel *k, const lstm_size *s) {
 
 static cuda_lstm find_layer_buffers(const cuda_kernel *k, const lstm_size *s,
                                     const clv_kernel_args *a, int layer) {
-  size_t n = count_values(s);
+  size_t n = count_hidden_values(s);
   float *buffers = k->r.has_backward ? a->saved : gpu_scratch(k, a);
   buffers += (size_t)layer * 6 * n;
   lstm_factors f = find_factors(k, s, a);
@@ -91,15 +99,15 @@ static const float *layer_param(const lstm_size *s, const clv_kernel_args *a, in
 static size_t input_width(const lstm_size *s, int layer) { return layer ? s->h : s->f; }
 
 /* weight_operand returns the weight of slot 0 or 1 of a layer as an operand of products: the
- * parameter or, in bf16, the rounded copy in the cache. weight_index returns the index in the cache
- * of the first value of the copy. */
-static size_t weight_index(const lstm_size *s, int layer, int slot) {
+ * parameter or, in bf16, the rounded copy in the cache. cached_weight_index returns the index in
+ * the cache of the first value of the copy. */
+static size_t cached_weight_index(const lstm_size *s, int layer, int slot) {
   size_t n_before = layer ? s->f + (size_t)(2 * layer - 1) * s->h : 0;
   return 4 * s->h * (n_before + (slot ? input_width(s, layer) : 0));
 }
 static const void *weight_operand(const cuda_kernel *k, const lstm_size *s,
                                   const clv_kernel_args *a, int layer, int slot) {
-  if (k->bf16) return (const cuda_bf16 *)a->cache + weight_index(s, layer, slot);
+  if (k->bf16) return (const cuda_bf16 *)a->cache + cached_weight_index(s, layer, slot);
   return layer_param(s, a, layer, slot);
 }
 
@@ -107,7 +115,7 @@ static clv_code round_weights(const cuda_kernel *k, const clv_kernel_args *a, cl
   lstm_size s = describe_lstm(k);
   for (int i = 0; i < 2 * s.n_layers; i++)
     CLV_TRY(clv_gpu_f32_to_bf16(k->gpu, layer_param(&s, a, i / 2, i % 2),
-                                (cuda_bf16 *)a->cache + weight_index(&s, i / 2, i % 2),
+                                (cuda_bf16 *)a->cache + cached_weight_index(&s, i / 2, i % 2),
                                 4 * s.h * (i % 2 ? s.h : input_width(&s, i / 2)), err));
   return CLV_OK;
 }
@@ -118,18 +126,18 @@ static clv_code run_layer_forward(const cuda_kernel *k, const lstm_size *s,
                                   const clv_kernel_args *a, int layer, const float *x,
                                   clv_err *err) {
   cuda_lstm l = find_layer_buffers(k, s, a, layer);
-  cuda_factors input_factors = {.a = weight_operand(k, s, a, layer, 0), .d = l.gates};
+  cuda_product_args input_factors = {.a = weight_operand(k, s, a, layer, 0), .d = l.gates};
   CLV_TRY(clv_gpu_prepare_factor(k, x, s->n * s->t * input_width(s, layer), find_factors(k, s, a).x,
                                  &input_factors.b, err));
-  CLV_TRY(clv_gpu_multiply(k, INPUT + (layer > 0), &input_factors, a, err));
+  CLV_TRY(clv_gpu_multiply(k, INPUT_PRODUCT + (layer > 0), &input_factors, a, err));
   for (size_t step = 0; step < s->t; step++) {
     size_t previous_index = (step - (step > 0)) * s->h;
-    cuda_factors f = {
+    cuda_product_args f = {
         .a = weight_operand(k, s, a, layer, 1),
         .b = k->bf16 ? (const void *)(l.hidden_bf16 + previous_index) : l.hidden + previous_index,
         .beta = 1,
         .d = l.gates + step * 4 * s->h};
-    if (step) CLV_TRY(clv_gpu_multiply(k, STEP, &f, a, err));
+    if (step) CLV_TRY(clv_gpu_multiply(k, STEP_PRODUCT, &f, a, err));
     CLV_TRY(clv_gpu_compute_lstm_cell(k->gpu, &l, step, layer_param(s, a, layer, 2),
                                       layer_param(s, a, layer, 3), err));
   }
@@ -158,7 +166,7 @@ typedef struct lstm_buffers {
 static lstm_buffers find_buffers(const cuda_kernel *k, const lstm_size *s,
                                  const clv_kernel_args *a) {
   float *address = gpu_scratch(k, a);
-  size_t n = count_values(s);
+  size_t n = count_hidden_values(s);
   return (lstm_buffers){.partial_sums = address + 6 * n + 2 * s->n * s->h,
                         .dgates = address,
                         .dx = address + 4 * n,
@@ -173,11 +181,11 @@ static clv_code run_steps_backward(const cuda_kernel *k, const lstm_size *s,
   cuda_lstm l = find_layer_buffers(k, s, a, layer);
   for (size_t step = s->t; step-- > 0;) {
     size_t next_index = (step + 1) * 4 * s->h;
-    cuda_factors f = {
+    cuda_product_args f = {
         .a = weight_operand(k, s, a, layer, 1),
         .b = k->bf16 ? (const void *)(l.dgates_bf16 + next_index) : r->dgates + next_index,
         .d = r->dh};
-    if (step + 1 < s->t) CLV_TRY(clv_gpu_multiply(k, STEP_BACK, &f, a, err));
+    if (step + 1 < s->t) CLV_TRY(clv_gpu_multiply(k, STEP_BACK_PRODUCT, &f, a, err));
     CLV_TRY(
         clv_gpu_compute_lstm_cell_back(k->gpu, &l, step, outer_dh, r->dh, r->dc, r->dgates, err));
   }
@@ -192,16 +200,16 @@ static clv_code compute_weight_grads(const cuda_kernel *k, const lstm_size *s,
   float beta = a->accumulate ? 1 : 0;
   lstm_factors bf16_factors = find_factors(k, s, a);
   const void *dgates = k->bf16 ? (const void *)bf16_factors.dgates : r->dgates;
-  cuda_factors ih_factors = {.b = dgates, .beta = beta, .d = d[0]};
-  cuda_factors hh_factors = {.b = dgates, .beta = beta, .d = d[1]};
-  cuda_sums sums = gpu_sums_of(s->n * s->t, 4 * s->h, 1);
+  cuda_product_args ih_factors = {.b = dgates, .beta = beta, .d = d[0]};
+  cuda_product_args hh_factors = {.b = dgates, .beta = beta, .d = d[1]};
+  cuda_sum_layout sums = gpu_sum_layout_of(s->n * s->t, 4 * s->h, 1);
   CLV_TRY(clv_gpu_prepare_factor(k, x, s->n * s->t * input_width(s, layer), bf16_factors.x,
                                  &ih_factors.a, err));
-  CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT + (layer > 0), &ih_factors, a, err));
+  CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT_PRODUCT + (layer > 0), &ih_factors, a, err));
   CLV_TRY(clv_gpu_shift_lstm_steps(k->gpu, &l, r->previous_hidden, err));
-  CLV_TRY(clv_gpu_prepare_factor(k, r->previous_hidden, count_values(s), bf16_factors.hidden,
+  CLV_TRY(clv_gpu_prepare_factor(k, r->previous_hidden, count_hidden_values(s), bf16_factors.hidden,
                                  &hh_factors.a, err));
-  CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT, &hh_factors, a, err));
+  CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT_PRODUCT, &hh_factors, a, err));
   for (int slot = 2; slot < s->n_slots; slot++)
     CLV_TRY(clv_gpu_sum_channels(k->gpu, &sums, false, r->dgates, r->partial_sums, d[slot],
                                  a->accumulate, err));
@@ -211,10 +219,10 @@ static clv_code compute_weight_grads(const cuda_kernel *k, const lstm_size *s,
 static clv_code compute_input_grad(const cuda_kernel *k, const lstm_size *s,
                                    const clv_kernel_args *a, int layer, const lstm_buffers *r,
                                    clv_err *err) {
-  cuda_factors f = {.a = weight_operand(k, s, a, layer, 0),
-                    .b = k->bf16 ? (const void *)find_factors(k, s, a).dgates : r->dgates,
-                    .d = layer ? r->dx : a->din[0]};
-  return clv_gpu_multiply(k, GRAD_INPUT + (layer > 0), &f, a, err);
+  cuda_product_args f = {.a = weight_operand(k, s, a, layer, 0),
+                         .b = k->bf16 ? (const void *)find_factors(k, s, a).dgates : r->dgates,
+                         .d = layer ? r->dx : a->din[0]};
+  return clv_gpu_multiply(k, GRAD_INPUT_PRODUCT + (layer > 0), &f, a, err);
 }
 
 static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -238,7 +246,7 @@ static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
 static clv_code make_layer_products(cuda_kernel *k, const lstm_size *s, bool is_later_layer,
                                     int64_t n_inputs, clv_err *err) {
   int64_t n_rows = (int64_t)(s->n * s->t), gates_width = (int64_t)(4 * s->h);
-  const clv_cuda_matmul_desc forward_product = {.a_t = true,
+  const clv_cuda_matmul_desc forward_product = {.a_is_transposed = true,
                                                 .m = gates_width,
                                                 .n = n_rows,
                                                 .k = n_inputs,
@@ -253,7 +261,7 @@ static clv_code make_layer_products(cuda_kernel *k, const lstm_size *s, bool is_
                                                    .ldb = gates_width,
                                                    .ldd = n_inputs,
                                                    .batch = 1};
-  const clv_cuda_matmul_desc weight_grad_product = {.b_t = true,
+  const clv_cuda_matmul_desc weight_grad_product = {.b_is_transposed = true,
                                                     .m = n_inputs,
                                                     .n = gates_width,
                                                     .k = n_rows,
@@ -261,18 +269,18 @@ static clv_code make_layer_products(cuda_kernel *k, const lstm_size *s, bool is_
                                                     .ldb = gates_width,
                                                     .ldd = n_inputs,
                                                     .batch = 1};
-  CLV_TRY(clv_gpu_new_product(k, INPUT + is_later_layer, &forward_product, err));
+  CLV_TRY(clv_gpu_new_product(k, INPUT_PRODUCT + is_later_layer, &forward_product, err));
   if (!k->r.has_backward) return CLV_OK;
-  CLV_TRY(clv_gpu_new_product(k, GRAD_INPUT + is_later_layer, &input_grad_product, err));
-  return k->r.d.need_dw
-             ? clv_gpu_new_product(k, GRAD_WEIGHT + is_later_layer, &weight_grad_product, err)
-             : CLV_OK;
+  CLV_TRY(clv_gpu_new_product(k, GRAD_INPUT_PRODUCT + is_later_layer, &input_grad_product, err));
+  return k->r.d.need_dw ? clv_gpu_new_product(k, GRAD_WEIGHT_PRODUCT + is_later_layer,
+                                              &weight_grad_product, err)
+                        : CLV_OK;
 }
 
 /* Makes the products of one step, and the product that computes the gradient of W_hh. */
 static clv_code make_step_products(cuda_kernel *k, const lstm_size *s, clv_err *err) {
   int64_t n = (int64_t)s->n, h = (int64_t)s->h, n_steps = (int64_t)s->t;
-  const clv_cuda_matmul_desc step_product = {.a_t = true,
+  const clv_cuda_matmul_desc step_product = {.a_is_transposed = true,
                                              .m = 4 * h,
                                              .n = n,
                                              .k = h,
@@ -282,7 +290,7 @@ static clv_code make_step_products(cuda_kernel *k, const lstm_size *s, clv_err *
                                              .batch = 1};
   const clv_cuda_matmul_desc step_back_product = {
       .m = h, .n = n, .k = 4 * h, .lda = h, .ldb = n_steps * 4 * h, .ldd = h, .batch = 1};
-  const clv_cuda_matmul_desc weight_grad_product = {.b_t = true,
+  const clv_cuda_matmul_desc weight_grad_product = {.b_is_transposed = true,
                                                     .m = h,
                                                     .n = 4 * h,
                                                     .k = n * n_steps,
@@ -290,11 +298,12 @@ static clv_code make_step_products(cuda_kernel *k, const lstm_size *s, clv_err *
                                                     .ldb = 4 * h,
                                                     .ldd = h,
                                                     .batch = 1};
-  CLV_TRY(clv_gpu_new_product(k, STEP, &step_product, err));
+  CLV_TRY(clv_gpu_new_product(k, STEP_PRODUCT, &step_product, err));
   if (!k->r.has_backward) return CLV_OK;
-  CLV_TRY(clv_gpu_new_product(k, STEP_BACK, &step_back_product, err));
-  return k->r.d.need_dw ? clv_gpu_new_product(k, GRAD_STEP_WEIGHT, &weight_grad_product, err)
-                        : CLV_OK;
+  CLV_TRY(clv_gpu_new_product(k, STEP_BACK_PRODUCT, &step_back_product, err));
+  return k->r.d.need_dw
+             ? clv_gpu_new_product(k, GRAD_STEP_WEIGHT_PRODUCT, &weight_grad_product, err)
+             : CLV_OK;
 }
 
 static clv_code make_products(cuda_kernel *k, clv_err *err) {
@@ -305,7 +314,7 @@ static clv_code make_products(cuda_kernel *k, clv_err *err) {
   k->r.base.saved_bytes = k->r.has_backward ? count_trace_bytes(&s) : 0;
   k->r.base.scratch_bytes =
       k->workspace_bytes + count_buffer_bytes(k, &s) + count_factor_bytes(k, &s);
-  k->r.base.cache_bytes = gpu_factor_bytes(k, weight_index(&s, s.n_layers, 0));
+  k->r.base.cache_bytes = gpu_factor_bytes(k, cached_weight_index(&s, s.n_layers, 0));
   k->r.base.impl = k->bf16 ? "products bf16" : "products";
   return CLV_OK;
 }

@@ -77,19 +77,19 @@ static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, cl
   return clv_gpu_look_up_rows(k->gpu, &l, a->in[0], a->param[CLV_SLOT_WEIGHT], a->out, err);
 }
 
-/* Returns true if all row numbers are 0, because a column is subtracted from itself, and row 0 gets
- * a gradient, which is then the sum over all positions. */
+/* Returns true if all row numbers are 0, because a column is subtracted from itself, and row 0 is
+ * not the padding row. The gradient of row 0 is then the sum over all positions. */
 static bool is_lookup_always_row_0(const clv_row_numbers *l) {
   return l->minus == l->column && l->padding != 0;
 }
 
-static cuda_sums describe_row_0_sums(const clv_row_numbers *l, size_t row_size) {
-  return gpu_sums_of(l->n, row_size, 1);
+static cuda_sum_layout describe_row_0_sums(const clv_row_numbers *l, size_t row_size) {
+  return gpu_sum_layout_of(l->n, row_size, 1);
 }
 
 static clv_code compute_row_0_grad(const cuda_kernel *k, const cuda_lookup *l,
                                    const clv_kernel_args *a, clv_err *err) {
-  cuda_sums s = describe_row_0_sums(&l->l, l->row_size);
+  cuda_sum_layout s = describe_row_0_sums(&l->l, l->row_size);
   float *dw = a->dparam[CLV_SLOT_WEIGHT];
   size_t bytes = (size_t)l->l.rows * l->row_size * sizeof *dw;
   if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));
@@ -107,7 +107,7 @@ static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_arg
 
 static clv_code embedding_open(cuda_kernel *k, clv_err *err) {
   clv_row_numbers l = clv_row_numbers_of(&k->r.d);
-  cuda_sums s = describe_row_0_sums(&l, (size_t)k->r.d.attrs.out);
+  cuda_sum_layout s = describe_row_0_sums(&l, (size_t)k->r.d.attrs.out);
   if (l.n > UINT32_MAX)
     return clv_fail(
         err, CLV_EXHAUSTED,

@@ -2,22 +2,22 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/moves_int.h"
 
-static __global__ void copy_runs(const float *src, size_t from_stride, float *dst, size_t to_stride,
-                                 size_t outer, size_t run_size) {
-  GPU_FOR(i, outer * run_size)
-  dst[i / run_size * to_stride + i % run_size] = src[i / run_size * from_stride + i % run_size];
+static __global__ void copy_runs(const float *src, size_t src_stride, float *dst, size_t dst_stride,
+                                 size_t n_runs, size_t run_size) {
+  GPU_FOR(i, n_runs * run_size)
+  dst[i / run_size * dst_stride + i % run_size] = src[i / run_size * src_stride + i % run_size];
 }
 
-clv_code clv_gpu_copy_runs(clv_gpu *g, const float *src, size_t from_stride, float *dst,
-                           size_t to_stride, size_t outer, size_t run_size, clv_err *err) {
-  return gpu_launch(g, gpu_count_blocks(outer * run_size), GPU_BLOCK, err, copy_runs, src,
-                    from_stride, dst, to_stride, outer, run_size);
+clv_code clv_gpu_copy_runs(clv_gpu *g, const float *src, size_t src_stride, float *dst,
+                           size_t dst_stride, size_t n_runs, size_t run_size, clv_err *err) {
+  return gpu_launch(g, gpu_count_blocks(n_runs * run_size), GPU_BLOCK, err, copy_runs, src,
+                    src_stride, dst, dst_stride, n_runs, run_size);
 }
 
 /* ---- rows of an embedding's table ------------------------------------------------------------ */
 
-/* Returns row number i, as clv_row_number_at does on the host; INT64_MIN if the difference of two
- * columns overflows. */
+/* Returns row number i, as clv_row_number_at does on the host: a column of the input or, if l.minus
+ * is not -1, the difference of two columns. If the difference overflows, returns INT64_MIN. */
 static __device__ inline int64_t read_row_number(const clv_row_numbers &l,
                                                  const int64_t *row_numbers, size_t i) {
   const int64_t *columns = row_numbers + i * l.width;
@@ -80,12 +80,12 @@ static __global__ void make_keys(cuda_lookup t, const int64_t *row_numbers, uint
 static __global__ void compare_and_swap_keys(uint64_t *keys, size_t n_keys, size_t run_size,
                                              size_t distance) {
   GPU_FOR(i, n_keys) {
-    size_t partner = i ^ distance;
-    if (partner < i) continue;
-    uint64_t a = keys[i], b = keys[partner];
+    size_t partner_index = i ^ distance;
+    if (partner_index < i) continue;
+    uint64_t a = keys[i], b = keys[partner_index];
     if ((a > b) != ((i & run_size) == 0)) continue;
     keys[i] = b;
-    keys[partner] = a;
+    keys[partner_index] = a;
   }
 }
 

@@ -12,10 +12,10 @@
 extern "C" {
 #endif
 
-/* Copies `outer` runs of run_size adjacent values. The runs start to_stride values apart in dst,
- * and from_stride values apart in src. */
-clv_code clv_gpu_copy_runs(clv_gpu *g, const float *src, size_t from_stride, float *dst,
-                           size_t to_stride, size_t outer, size_t run_size,
+/* Copies `n_runs` runs of run_size adjacent values. The runs start dst_stride values apart in dst,
+ * and src_stride values apart in src. */
+clv_code clv_gpu_copy_runs(clv_gpu *g, const float *src, size_t src_stride, float *dst,
+                           size_t dst_stride, size_t n_runs, size_t run_size,
                            clv_err *err) CLV_USE_RESULT;
 
 /* A lookup of row numbers (see clv_row_numbers) in a table [rows, row_size]. */
@@ -45,14 +45,14 @@ clv_code clv_gpu_look_up_rows_back(clv_gpu *g, const cuda_lookup *l, const int64
 
 /* Extents of the op last: n samples of `steps` times `features` values. A length outside 0..steps
  * is refused. For a refused length and for the length 0 the output is zeros. */
-typedef struct cuda_last {
+typedef struct cuda_last_extents {
   size_t n, steps, features;
   uint32_t layer;
-} cuda_last;
+} cuda_last_extents;
 
-clv_code clv_gpu_copy_last_steps(clv_gpu *g, const cuda_last *l, const float *x,
+clv_code clv_gpu_copy_last_steps(clv_gpu *g, const cuda_last_extents *l, const float *x,
                                  const int64_t *lengths, float *y, clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_copy_last_steps_back(clv_gpu *g, const cuda_last *l, const float *dy,
+clv_code clv_gpu_copy_last_steps_back(clv_gpu *g, const cuda_last_extents *l, const float *dy,
                                       const int64_t *lengths, float *dx,
                                       clv_err *err) CLV_USE_RESULT;
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/packed_int.cuh"
 
-/* Computes the first row of each sequence, with one thread, because there are few sequences. */
+/* Computes first_rows, the row in the packed tensor at which each sequence starts, and refuses
+ * invalid lengths. One thread does all, because there are few sequences. */
 static __global__ void compute_first_rows(cuda_packed p, const int64_t *lengths, cuda_refusal r,
                                           int64_t *first_rows, clv_gpu_fault *f) {
   size_t row = 0;

@@ -5,7 +5,7 @@
 
 static clv_code run_permutation(const cuda_kernel *k, const void *from, void *to, bool is_backward,
                                 clv_err *err) {
-  cuda_order o = {.out = k->r.d.out, .n = k->r.n_out};
+  cuda_permutation o = {.out = k->r.d.out, .n = k->r.n_out};
   clv_permuted_strides(&k->r.d.in[0], &k->r.d.attrs.order, o.step);
   return clv_gpu_permute(k->gpu, &o, from, to, is_backward, err);
 }

@@ -4,7 +4,7 @@
 #include "kernels/cuda/packed_int.cuh"
 #include "kernels/cuda/permute_int.h"
 
-static __global__ void permute(cuda_order o, const float *from, float *to, bool is_backward) {
+static __global__ void permute(cuda_permutation o, const float *from, float *to, bool is_backward) {
   GPU_FOR(i, o.n) {
     size_t index = 0, remaining = i;
     for (int d = o.out.rank; d-- > 0; remaining /= static_cast<size_t>(o.out.dim[d]))
@@ -13,7 +13,7 @@ static __global__ void permute(cuda_order o, const float *from, float *to, bool 
   }
 }
 
-clv_code clv_gpu_permute(clv_gpu *g, const cuda_order *o, const float *from, float *to,
+clv_code clv_gpu_permute(clv_gpu *g, const cuda_permutation *o, const float *from, float *to,
                          bool is_backward, clv_err *err) {
   return gpu_launch(g, gpu_count_blocks(o->n), GPU_BLOCK, err, permute, *o, from, to, is_backward);
 }

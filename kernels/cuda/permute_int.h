@@ -13,15 +13,15 @@ extern "C" {
 #endif
 
 /* A permutation of dimensions. */
-typedef struct cuda_order {
+typedef struct cuda_permutation {
   clv_shape out;             /* shape of the output */
   size_t n;                  /* number of values */
   size_t step[CLV_MAX_RANK]; /* strides in the input of the output's dimensions */
-} cuda_order;
+} cuda_permutation;
 
 /* Copies to[i] = from[input_index(i)], or if is_backward to[input_index(i)] = from[i]. i counts the
  * output's values; input_index(i) is the index in the input of the output's value i. */
-clv_code clv_gpu_permute(clv_gpu *g, const cuda_order *o, const float *from, float *to,
+clv_code clv_gpu_permute(clv_gpu *g, const cuda_permutation *o, const float *from, float *to,
                          bool is_backward, clv_err *err) CLV_USE_RESULT;
 
 /* A rotation (op rotary) of n values, in heads of `width` values. The angles are multiplied by

@@ -2,9 +2,9 @@
 #include "kernels/cuda/broadcast_int.h"
 #include "kernels/cuda/pointwise_int.h"
 
-static cuda_numbers get_formula_numbers(const cuda_kernel *k) {
+static cuda_formula_numbers get_formula_numbers(const cuda_kernel *k) {
   clv_formula_numbers numbers = clv_op_formula_numbers(&k->r.d);
-  return (cuda_numbers){(float)numbers.p, (float)numbers.q};
+  return (cuda_formula_numbers){(float)numbers.p, (float)numbers.q};
 }
 
 /* Defines forward, backward and the cuda_op of each op of pointwise.def. saved_array: field of
@@ -29,13 +29,13 @@ static cuda_numbers get_formula_numbers(const cuda_kernel *k) {
 
 static clv_code scale_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_numbers numbers = {.p = (float)k->r.d.attrs.factor};
+  cuda_formula_numbers numbers = {.p = (float)k->r.d.attrs.factor};
   return clv_gpu_scale(k->gpu, k->channels_last, a->in[0], NULL, a->out, k->r.n_in, numbers, err);
 }
 
 static clv_code scale_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_numbers numbers = {.p = (float)k->r.d.attrs.factor};
+  cuda_formula_numbers numbers = {.p = (float)k->r.d.attrs.factor};
   return clv_gpu_scale(k->gpu, k->channels_last, a->dout, NULL, a->din[0], k->r.n_in, numbers, err);
 }
 
@@ -68,7 +68,7 @@ static clv_code add_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
   const cuda_kernel *k = gpu_kernel_of(base);
   if (clv_has_broadcast_input(&k->r.d)) return clv_gpu_broadcast_forward(k, a, err);
   return clv_gpu_add(k->gpu, k->channels_last, a->in[0], a->in[1], a->out, k->r.n_in,
-                     (cuda_numbers){0}, err);
+                     (cuda_formula_numbers){0}, err);
 }
 
 static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -86,7 +86,7 @@ static clv_code mul_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
   const cuda_kernel *k = gpu_kernel_of(base);
   if (clv_has_broadcast_input(&k->r.d)) return clv_gpu_broadcast_forward(k, a, err);
   return clv_gpu_mul(k->gpu, k->channels_last, a->in[0], a->in[1], a->out, k->r.n_in,
-                     (cuda_numbers){0}, err);
+                     (cuda_formula_numbers){0}, err);
 }
 
 static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -95,7 +95,7 @@ static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   for (int i = 0; i < 2; i++)
     if (a->din[i])
       CLV_TRY(clv_gpu_mul(k->gpu, k->channels_last, a->dout, a->in[1 - i], a->din[i], k->r.n_in,
-                          (cuda_numbers){0}, err));
+                          (cuda_formula_numbers){0}, err));
   return CLV_OK;
 }
 
@@ -106,7 +106,7 @@ CLV_CUDA_OP(mul) = {.forward = mul_forward,
 
 clv_code clv_gpu_add_to(clv_gpu *g, bool channels_last, void *dst, const void *src, size_t n,
                         clv_err *err) {
-  return clv_gpu_add(g, channels_last, dst, src, dst, n, (cuda_numbers){0}, err);
+  return clv_gpu_add(g, channels_last, dst, src, dst, n, (cuda_formula_numbers){0}, err);
 }
 
 /* ---- the op dropout -------------------------------------------------------------------------- */

@@ -28,7 +28,7 @@ static size_t count_packs(const void *x, const void *z, const void *y, size_t n)
 #define MAP(name)                                                                                 \
   template <typename T>                                                                           \
   static __global__ void map_##name(const T *xs, const T *zs, T *ys, size_t n_packs, size_t n,    \
-                                    cuda_numbers numbers) {                                       \
+                                    cuda_formula_numbers numbers) {                                       \
     using pack = map_pack<T>;                                                                     \
     GPU_FOR(i, n_packs) {                                                                         \
       pack x = reinterpret_cast<const pack *>(xs)[i], z = {}, y;                                  \
@@ -47,14 +47,14 @@ static size_t count_packs(const void *x, const void *z, const void *y, size_t n)
   }                                                                                               \
   template <typename T>                                                                           \
   static clv_code launch_##name(clv_gpu *g, const void *x, const void *z, void *y, size_t n,      \
-                                cuda_numbers numbers, clv_err *err) {                             \
+                                cuda_formula_numbers numbers, clv_err *err) {                             \
     size_t n_packs = count_packs<T>(x, z, y, n), n_remaining = n - n_packs * map_pack<T>::n;      \
     return gpu_launch(g, gpu_count_blocks(n_packs > n_remaining ? n_packs : n_remaining),         \
                       GPU_BLOCK, err, map_##name<T>, gpu_cast_input<T>(x), gpu_cast_input<T>(z),  \
                       gpu_cast_output<T>(y), n_packs, n, numbers);                                \
   }                                                                                               \
   clv_code clv_gpu_##name(clv_gpu *g, bool channels_last, const void *x, const void *z, void *y,  \
-                          size_t n, cuda_numbers numbers, clv_err *err) {                         \
+                          size_t n, cuda_formula_numbers numbers, clv_err *err) {                         \
     return GPU_BY_TYPE(channels_last, launch_##name, g, x, z, y, n, numbers, err);                \
   }
 

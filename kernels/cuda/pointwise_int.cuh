@@ -64,7 +64,7 @@ FORMULA(add, x + z)
 FORMULA(mul, x *z)
 #undef FORMULA
 
-/* Returns the random words of the four values from index 4 b on; see common/base/rng.c. Dropout
+/* Returns the random words of the four values from index 4 * b on; see common/base/rng.c. Dropout
  * keeps a value if the upper 24 bits of its word are at least dropout_threshold. */
 static __device__ inline philox4x32_ctr_t random_words_of(const clv_rng_stream &s,
                                                           const clv_rng_position *rng_position,

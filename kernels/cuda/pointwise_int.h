@@ -13,14 +13,14 @@ extern "C" {
 
 /* Attributes p and q that a formula reads (clv_formula_numbers), as f32; p is the factor of a
  * scale. */
-typedef struct cuda_numbers {
+typedef struct cuda_formula_numbers {
   float p, q;
-} cuda_numbers;
+} cuda_formula_numbers;
 
 /* Computes y[i] of the op from x[i], z[i] and the numbers. z: the second input; NULL for an op of
  * one input. y may be x or z. channels_last: x, y and z are in GPU_CHANNELS_LAST. */
 typedef clv_code cuda_map_fn(clv_gpu *g, bool channels_last, const void *x, const void *z, void *y,
-                             size_t n, cuda_numbers numbers, clv_err *err);
+                             size_t n, cuda_formula_numbers numbers, clv_err *err);
 #define POINTWISE(name, ...) extern cuda_map_fn clv_gpu_##name, clv_gpu_##name##_back;
 #include "kernels/cuda/pointwise.def"
 #undef POINTWISE
@@ -28,12 +28,12 @@ cuda_map_fn clv_gpu_scale, clv_gpu_add, clv_gpu_mul;
 
 /* Computes prelu over x [n, channels, inner], with a weight for each channel. If dy is not NULL,
  * computes the gradient of x from dy instead, and writes it to y, which may be dy. */
-clv_code clv_gpu_prelu(clv_gpu *g, const cuda_sums *s, const float *x, const float *w,
+clv_code clv_gpu_prelu(clv_gpu *g, const cuda_sum_layout *s, const float *x, const float *w,
                        const float *dy, float *y, clv_err *err) CLV_USE_RESULT;
 /* Computes the gradients of the weights of prelu. partial_sums: scratch of
  * gpu_partial_sums_bytes. */
-clv_code clv_gpu_prelu_weight_grads(clv_gpu *g, const cuda_sums *s, const float *x, const float *dy,
-                                    void *partial_sums, float *dw, bool accumulate,
+clv_code clv_gpu_prelu_weight_grads(clv_gpu *g, const cuda_sum_layout *s, const float *x,
+                                    const float *dy, void *partial_sums, float *dw, bool accumulate,
                                     clv_err *err) CLV_USE_RESULT;
 
 /* Shape of a dropout of n values. If channels_last, each sample has `inner` positions with the

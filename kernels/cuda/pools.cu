@@ -195,9 +195,9 @@ static size_t count_values(const clv_resample *r, const int64_t image[2]) {
   return static_cast<size_t>(r->n * r->c * image[0] * image[1]);
 }
 
-/* Returns a window with only the number of channels set, which is all that image_position_of reads.
- */
-static clv_window make_channels_window(const clv_resample *r) {
+/* Returns a window in which only c, the number of channels, is set: image_position_of reads no
+ * other field. */
+static clv_window make_channel_count_window(const clv_resample *r) {
   clv_window s = {};
   s.c = r->c;
   return s;
@@ -222,7 +222,7 @@ static clv_code launch_resample(clv_gpu *g, const clv_resample *r, const void *x
                                 clv_err *err) {
   size_t n = count_values(r, r->out);
   return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, resample<T>, *r,
-                    make_channels_window(r), gpu_cast_input<T>(x), gpu_cast_output<T>(y), n);
+                    make_channel_count_window(r), gpu_cast_input<T>(x), gpu_cast_output<T>(y), n);
 }
 
 clv_code clv_gpu_resample(clv_gpu *g, bool channels_last, const clv_resample *r, const void *x,
@@ -234,13 +234,13 @@ template <typename T>
 static __global__ void resample_back(clv_resample r, clv_window s, const T *dy, T *dx, size_t n) {
   GPU_FOR(p, n) {
     image_position in = image_position_of<T>(s, p, r.in[0], r.in[1], r.out[0] * r.out[1]);
-    int64_t row_end, column_end, row = clv_taps_first_reader(&r, 0, in.row, &row_end);
+    int64_t row_end, column_end, row = clv_first_reading_output(&r, 0, in.row, &row_end);
     double sum = 0;
     for (; row < row_end; row++) {
       clv_taps h = clv_taps_of(&r, 0, row);
       double row_weight = clv_tap_weight(&h, in.row);
       if (!(row_weight > 0)) continue;
-      for (int64_t j = clv_taps_first_reader(&r, 1, in.column, &column_end); j < column_end; j++) {
+      for (int64_t j = clv_first_reading_output(&r, 1, in.column, &column_end); j < column_end; j++) {
         clv_taps w = clv_taps_of(&r, 1, j);
         sum += row_weight * clv_tap_weight(&w, in.column) *
                static_cast<double>(gpu_to_float(dy[value_index(in, row * r.out[1] + j)]));
@@ -255,7 +255,7 @@ static clv_code launch_resample_back(clv_gpu *g, const clv_resample *r, const vo
                                      clv_err *err) {
   size_t n = count_values(r, r->in);
   return gpu_launch(g, gpu_count_blocks(n), GPU_BLOCK, err, resample_back<T>, *r,
-                    make_channels_window(r), gpu_cast_input<T>(dy), gpu_cast_output<T>(dx), n);
+                    make_channel_count_window(r), gpu_cast_input<T>(dy), gpu_cast_output<T>(dx), n);
 }
 
 clv_code clv_gpu_resample_back(clv_gpu *g, bool channels_last, const clv_resample *r,

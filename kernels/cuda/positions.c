@@ -33,9 +33,9 @@ static clv_code positions_backward_input(clv_kernel *base, const clv_kernel_args
   return k->gpu->vendor->copy(k->gpu->stream, a->din[0], a->dout, k->r.n_in * sizeof(float), err);
 }
 
-static cuda_sums describe_sums(const cuda_kernel *k) {
+static cuda_sum_layout describe_sums(const cuda_kernel *k) {
   size_t w_offset, sample_size = count_sample_values(k, &w_offset);
-  return gpu_sums_of((size_t)k->r.d.in[0].dim[0], sample_size, 1);
+  return gpu_sum_layout_of((size_t)k->r.d.in[0].dim[0], sample_size, 1);
 }
 
 static clv_code packed_backward(const cuda_kernel *k, const clv_kernel_args *a, float *dw,
@@ -49,7 +49,7 @@ static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_arg
                                           clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   size_t w_offset, n_values = (size_t)k->r.d.attrs.rows * row_width(k);
-  cuda_sums s = describe_sums(k);
+  cuda_sum_layout s = describe_sums(k);
   count_sample_values(k, &w_offset);
   float *dw = a->dparam[CLV_SLOT_WEIGHT];
   if (!a->accumulate)
@@ -59,7 +59,7 @@ static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_arg
 }
 
 static clv_code positions_open(cuda_kernel *k, clv_err *err) {
-  cuda_sums s = describe_sums(k);
+  cuda_sum_layout s = describe_sums(k);
   (void)err;
   size_t sums_bytes = k->r.d.need_dw ? gpu_partial_sums_bytes(&s) : 0;
   k->r.base.scratch_bytes = k->r.d.attrs.packed ? gpu_packed_bytes(k) : sums_bytes;

@@ -36,7 +36,7 @@ static clv_code prepend_backward_input(clv_kernel *base, const clv_kernel_args *
 static clv_code prepend_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   prepend_extents s = describe_prepend(k);
-  cuda_sums sums = gpu_sums_of(s.n_samples, s.features, 1);
+  cuda_sum_layout sums = gpu_sum_layout_of(s.n_samples, s.features, 1);
   float *gathered_dy = a->scratch;
   void *partial_sums = (char *)a->scratch + count_gathered_bytes(&s);
   CLV_TRY(clv_gpu_copy_runs(k->gpu, a->dout, s.sample_size + s.features, gathered_dy, s.features,
@@ -47,7 +47,7 @@ static clv_code prepend_backward_weight(clv_kernel *base, const clv_kernel_args 
 
 static clv_code prepend_open(cuda_kernel *k, clv_err *err) {
   prepend_extents s = describe_prepend(k);
-  cuda_sums sums = gpu_sums_of(s.n_samples, s.features, 1);
+  cuda_sum_layout sums = gpu_sum_layout_of(s.n_samples, s.features, 1);
   (void)err;
   k->r.base.scratch_bytes =
       k->r.d.need_dw ? count_gathered_bytes(&s) + gpu_partial_sums_bytes(&sums) : 0;

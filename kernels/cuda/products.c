@@ -15,7 +15,7 @@ clv_code clv_gpu_new_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *
   return CLV_OK;
 }
 
-clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_factors *f,
+clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_product_args *f,
                           const clv_kernel_args *a, clv_err *err) {
   if (!k->products[i]) return CLV_OK;
   return k->gpu->vendor->matmul(k->gpu->stream, k->products[i], f->a, f->b, f->bias, f->beta, f->d,
@@ -23,7 +23,8 @@ clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_factors *f,
 }
 
 clv_code clv_gpu_bf16_to_f32(clv_gpu *g, const cuda_bf16 *x, float *y, size_t n, clv_err *err) {
-  const cuda_move m = {.n = 1, .channels = 1, .inner = n, .from = 1 | CLV_LAYOUT_BF16, .to = 1};
+  const cuda_layout_conversion m = {
+      .n = 1, .channels = 1, .inner = n, .from = 1 | CLV_LAYOUT_BF16, .to = 1};
   return clv_gpu_convert_layout(g, &m, x, y, err);
 }
 

@@ -7,25 +7,25 @@ static size_t row_width(const cuda_kernel *k) {
   return (size_t)k->r.d.in[0].dim[k->r.d.in[0].rank - 1];
 }
 
-static clv_code run_softmax(const cuda_kernel *k, const clv_kernel_args *a, bool is_log,
+static clv_code run_softmax(const cuda_kernel *k, const clv_kernel_args *a, bool is_log_softmax,
                             clv_err *err) {
   size_t width = row_width(k);
-  return clv_gpu_softmax(k->gpu, a->in[0], a->out, k->r.n_in / width, width, is_log, err);
+  return clv_gpu_softmax(k->gpu, a->in[0], a->out, k->r.n_in / width, width, is_log_softmax, err);
 }
 
-static clv_code run_softmax_back(const cuda_kernel *k, const clv_kernel_args *a, bool is_log,
-                                 clv_err *err) {
+static clv_code run_softmax_back(const cuda_kernel *k, const clv_kernel_args *a,
+                                 bool is_log_softmax, clv_err *err) {
   size_t width = row_width(k);
-  return clv_gpu_softmax_back(k->gpu, a->out, a->dout, a->din[0], k->r.n_in / width, width, is_log,
-                              err);
+  return clv_gpu_softmax_back(k->gpu, a->out, a->dout, a->din[0], k->r.n_in / width, width,
+                              is_log_softmax, err);
 }
 
-#define SOFTMAX(name, is_log)                                                                 \
+#define SOFTMAX(name, is_log_softmax)                                                         \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {  \
-    return run_softmax(gpu_kernel_of(base), a, is_log, err);                                  \
+    return run_softmax(gpu_kernel_of(base), a, is_log_softmax, err);                          \
   }                                                                                           \
   static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
-    return run_softmax_back(gpu_kernel_of(base), a, is_log, err);                             \
+    return run_softmax_back(gpu_kernel_of(base), a, is_log_softmax, err);                     \
   }
 
 SOFTMAX(softmax, false)
@@ -77,19 +77,19 @@ static clv_code norm_weights_backward(clv_kernel *base, const clv_kernel_args *a
 
 static clv_code norm_open(cuda_kernel *k, clv_err *err) {
   cuda_norm n = describe_norm(k);
-  cuda_sums s = gpu_norm_sums(&n);
+  cuda_sum_layout s = gpu_norm_sum_layout(&n);
   (void)err;
   k->r.base.saved_bytes = k->r.has_backward ? 2 * n.rows * sizeof(double) : 0;
   k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_partial_sums_bytes(&s) : 0;
   return CLV_OK;
 }
 
-#define NORM                                                    \
+#define NORM_FNS                                                \
   {                                                             \
     .forward = norm_forward, .backward_input = norm_backward,   \
     .backward_weight = norm_weights_backward, .open = norm_open \
   }
-CLV_CUDA_OP(layernorm) = NORM;
-CLV_CUDA_OP(rmsnorm) = NORM;
-CLV_CUDA_OP(groupnorm) = NORM;
-CLV_CUDA_OP(instancenorm) = NORM;
+CLV_CUDA_OP(layernorm) = NORM_FNS;
+CLV_CUDA_OP(rmsnorm) = NORM_FNS;
+CLV_CUDA_OP(groupnorm) = NORM_FNS;
+CLV_CUDA_OP(instancenorm) = NORM_FNS;

@@ -6,7 +6,7 @@
 
 /* ---- softmax and log_softmax ----------------------------------------------------------------- */
 
-static __global__ void softmax(const float *xs, float *ys, size_t rows, size_t width, bool is_log) {
+static __global__ void softmax(const float *xs, float *ys, size_t rows, size_t width, bool is_log_softmax) {
   GPU_ROWS(r, rows) {
     const float *x = xs + r * width;
     float thread_max = -INFINITY;
@@ -17,36 +17,36 @@ static __global__ void softmax(const float *xs, float *ys, size_t rows, size_t w
     double log_sum = log(sum);
     GPU_ROW(i, width) {
       double difference = static_cast<double>(x[i]) - row_max;
-      ys[r * width + i] = static_cast<float>(is_log ? difference - log_sum : exp(difference) / sum);
+      ys[r * width + i] = static_cast<float>(is_log_softmax ? difference - log_sum : exp(difference) / sum);
     }
   }
 }
 
 clv_code clv_gpu_softmax(clv_gpu *g, const float *x, float *y, size_t rows, size_t width,
-                         bool is_log, clv_err *err) {
+                         bool is_log_softmax, clv_err *err) {
   return gpu_launch(g, gpu_count_row_blocks(rows), gpu_count_row_threads(width), err, softmax, x, y,
-                    rows, width, is_log);
+                    rows, width, is_log_softmax);
 }
 
 static __global__ void softmax_back(const float *ys, const float *dys, float *dxs, size_t rows,
-                                    size_t width, bool is_log) {
+                                    size_t width, bool is_log_softmax) {
   GPU_ROWS(r, rows) {
     const float *y = ys + r * width, *dy = dys + r * width;
     double sum = 0;
     GPU_ROW(i, width)
-    sum += static_cast<double>(dy[i]) * (is_log ? 1 : static_cast<double>(y[i]));
+    sum += static_cast<double>(dy[i]) * (is_log_softmax ? 1 : static_cast<double>(y[i]));
     sum = gpu_block_sum(sum);
     GPU_ROW(i, width) {
       double v = static_cast<double>(y[i]), d = static_cast<double>(dy[i]);
-      dxs[r * width + i] = static_cast<float>(is_log ? d - exp(v) * sum : v * (d - sum));
+      dxs[r * width + i] = static_cast<float>(is_log_softmax ? d - exp(v) * sum : v * (d - sum));
     }
   }
 }
 
 clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float *dx, size_t rows,
-                              size_t width, bool is_log, clv_err *err) {
+                              size_t width, bool is_log_softmax, clv_err *err) {
   return gpu_launch(g, gpu_count_row_blocks(rows), gpu_count_row_threads(width), err, softmax_back,
-                    y, dy, dx, rows, width, is_log);
+                    y, dy, dx, rows, width, is_log_softmax);
 }
 
 /* ---- normalisation of rows ------------------------------------------------------------------- */
@@ -162,7 +162,7 @@ struct norm_term {
   }
 };
 
-static __global__ void put_norm_weight_grads(cuda_sums s, const cuda_pair *partial_sums, float *dw,
+static __global__ void put_norm_weight_grads(cuda_sum_layout s, const cuda_pair *partial_sums, float *dw,
                                              float *db, bool accumulate) {
   GPU_FOR(c, s.channels) {
     cuda_pair sum = gpu_add_partial_sums(s, partial_sums, c);
@@ -174,7 +174,7 @@ static __global__ void put_norm_weight_grads(cuda_sums s, const cuda_pair *parti
 clv_code clv_gpu_norm_param_grads(clv_gpu *g, const cuda_norm *n, const float *x, const float *dy,
                                   const double *saved, void *partial_sums, float *dw, float *db,
                                   bool accumulate, clv_err *err) {
-  cuda_sums s = gpu_norm_sums(n);
+  cuda_sum_layout s = gpu_norm_sum_layout(n);
   CLV_TRY(gpu_compute_partial_sums(g, &s, norm_term{x, dy, saved, n->width}, partial_sums, err));
   return gpu_launch(g, gpu_count_blocks(s.channels), GPU_BLOCK, err, put_norm_weight_grads, s,
                     static_cast<const cuda_pair *>(partial_sums), dw, db, accumulate);

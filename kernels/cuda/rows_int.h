@@ -12,15 +12,15 @@
 extern "C" {
 #endif
 
-/* Computes y = softmax of each row of x, or its logarithm if `is_log`. */
+/* Computes y = softmax of each row of x, or its logarithm if `is_log_softmax`. */
 clv_code clv_gpu_softmax(clv_gpu *g, const float *x, float *y, size_t rows, size_t width,
-                         bool is_log, clv_err *err) CLV_USE_RESULT;
-/* Computes dx of softmax, or of its logarithm if `is_log`, from the outputs y and their gradients
- * dy. */
+                         bool is_log_softmax, clv_err *err) CLV_USE_RESULT;
+/* Computes dx of softmax, or of its logarithm if `is_log_softmax`, from the outputs y and their
+ * gradients dy. */
 clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float *dx, size_t rows,
-                              size_t width, bool is_log, clv_err *err) CLV_USE_RESULT;
+                              size_t width, bool is_log_softmax, clv_err *err) CLV_USE_RESULT;
 
-/* A normalisation of rows: of layers or groups, or by the root mean square, which is not centred
+/* A normalisation of rows: layer, group or root-mean-square normalisation. The last is not centred
  * and has no bias b. saved: mean, or 0, and inverse standard deviation of each row; NULL: not
  * written. */
 typedef struct cuda_norm {
@@ -31,9 +31,9 @@ typedef struct cuda_norm {
   double eps;
 } cuda_norm;
 
-/* Returns how the sums are computed that are the gradients of weights and biases. */
-static inline cuda_sums gpu_norm_sums(const cuda_norm *n) {
-  return gpu_sums_of(n->rows / n->groups, n->groups * n->width / n->inner, n->inner);
+/* Returns the layout of the sums that give the gradients of weights and biases. */
+static inline cuda_sum_layout gpu_norm_sum_layout(const cuda_norm *n) {
+  return gpu_sum_layout_of(n->rows / n->groups, n->groups * n->width / n->inner, n->inner);
 }
 
 clv_code clv_gpu_normalise_rows(clv_gpu *g, const cuda_norm *n, const float *x, const float *w,
@@ -43,7 +43,7 @@ clv_code clv_gpu_normalise_rows_back(clv_gpu *g, const cuda_norm *n, const float
                                      const float *dy, const double *saved, float *dx,
                                      clv_err *err) CLV_USE_RESULT;
 /* Computes dw, and db unless it is NULL. partial_sums: scratch of gpu_partial_sums_bytes for
- * gpu_norm_sums(n). */
+ * gpu_norm_sum_layout(n). */
 clv_code clv_gpu_norm_param_grads(clv_gpu *g, const cuda_norm *n, const float *x, const float *dy,
                                   const double *saved, void *partial_sums, float *dw, float *db,
                                   bool accumulate, clv_err *err) CLV_USE_RESULT;

@@ -9,38 +9,38 @@
 
 #include "kernels/cuda/gpu_int.h"
 
-clv_code clv_gpu_open_slots(clv_gpu *g, clv_err *err) {
-  for (int i = 0; i < GPU_SLOTS; i++) {
-    CLV_TRY(g->vendor->host_allocate(GPU_SLOT_BYTES, &g->slots[i].host, err));
+clv_code clv_gpu_open_copy_slots(clv_gpu *g, clv_err *err) {
+  for (int i = 0; i < GPU_COPY_SLOTS; i++) {
+    CLV_TRY(g->vendor->host_allocate(GPU_COPY_SLOT_BYTES, &g->slots[i].host, err));
     CLV_TRY(g->vendor->event_new(g->device, false, &g->slots[i].copy_event, err));
   }
   return CLV_OK;
 }
 
 /* Zeroes and frees the slots, so that the next owner of the memory cannot read the values. */
-void clv_gpu_close_slots(clv_gpu *g) {
-  for (int i = 0; i < GPU_SLOTS; i++) {
+void clv_gpu_close_copy_slots(clv_gpu *g) {
+  for (int i = 0; i < GPU_COPY_SLOTS; i++) {
     if (g->slots[i].copy_event) g->vendor->event_free(g->slots[i].copy_event);
     if (!g->slots[i].host) continue;
-    memset(g->slots[i].host, 0, GPU_SLOT_BYTES);
+    memset(g->slots[i].host, 0, GPU_COPY_SLOT_BYTES);
     g->vendor->host_free(g->slots[i].host);
   }
 }
 
-static clv_code wait_for_slot(clv_gpu *g, cuda_slot *slot, clv_err *err) {
+static clv_code wait_for_slot(clv_gpu *g, cuda_copy_slot *slot, clv_err *err) {
   if (slot->is_busy) CLV_TRY(g->vendor->event_finish(slot->copy_event, err));
   slot->is_busy = false;
   return CLV_OK;
 }
 
-static clv_code take_next_slot(clv_gpu *g, cuda_slot **ret, clv_err *err) {
+static clv_code take_next_slot(clv_gpu *g, cuda_copy_slot **ret, clv_err *err) {
   *ret = &g->slots[g->next_slot];
-  g->next_slot = (g->next_slot + 1) % GPU_SLOTS;
+  g->next_slot = (g->next_slot + 1) % GPU_COPY_SLOTS;
   return wait_for_slot(g, *ret, err);
 }
 
 /* Marks the slot as busy until the copy that was just issued is done. */
-static clv_code mark_slot_busy(clv_gpu *g, cuda_slot *slot, clv_err *err) {
+static clv_code mark_slot_busy(clv_gpu *g, cuda_copy_slot *slot, clv_err *err) {
   slot->is_busy = true;
   return g->vendor->event_record(slot->copy_event, g->stream, err);
 }
@@ -49,9 +49,9 @@ clv_code clv_gpu_copy_to_device(const clv_backend *b, void *dst, const void *hos
                                 clv_err *err) {
   clv_gpu *g = b->private_data;
   CLV_TRY(clv_gpu_fail_recording(g, "copy values to the device", err));
-  for (size_t offset = 0; offset < bytes; offset += GPU_SLOT_BYTES) {
-    size_t n = CLV_MIN(bytes - offset, (size_t)GPU_SLOT_BYTES);
-    cuda_slot *slot;
+  for (size_t offset = 0; offset < bytes; offset += GPU_COPY_SLOT_BYTES) {
+    size_t n = CLV_MIN(bytes - offset, (size_t)GPU_COPY_SLOT_BYTES);
+    cuda_copy_slot *slot;
     CLV_TRY(take_next_slot(g, &slot, err));
     memcpy(slot->host, (const char *)host + offset, n);
     CLV_TRY(g->vendor->put(g->stream, (char *)dst + offset, slot->host, n, err));
@@ -61,28 +61,29 @@ clv_code clv_gpu_copy_to_device(const clv_backend *b, void *dst, const void *hos
 }
 
 /* Waits until a piece has arrived in its slot, and copies it out. */
-static clv_code copy_piece(clv_gpu *g, cuda_slot *slot, char *host, size_t bytes, clv_err *err) {
+static clv_code copy_piece(clv_gpu *g, cuda_copy_slot *slot, char *host, size_t bytes,
+                           clv_err *err) {
   CLV_TRY(wait_for_slot(g, slot, err));
   memcpy(host, slot->host, bytes);
   return CLV_OK;
 }
 
 static size_t get_piece_bytes(size_t bytes, size_t offset) {
-  return CLV_MIN(bytes - offset, (size_t)GPU_SLOT_BYTES);
+  return CLV_MIN(bytes - offset, (size_t)GPU_COPY_SLOT_BYTES);
 }
 
 /* Copies in pieces, several in flight: the device fills other slots while the host empties one. */
 clv_code clv_gpu_copy_to_host(const clv_backend *b, void *host, const void *src, size_t bytes,
                               const clv_copy_progress *progress, clv_err *err) {
   clv_gpu *g = b->private_data;
-  cuda_slot *slots[GPU_SLOTS];
+  cuda_copy_slot *slots[GPU_COPY_SLOTS];
   size_t requested_bytes = 0, copied_bytes = 0;
   CLV_TRY(clv_gpu_fail_recording(g, "copy values to the host", err));
   for (int i = 0; copied_bytes < bytes;) {
     if (requested_bytes < bytes &&
-        requested_bytes - copied_bytes < (size_t)GPU_SLOTS * GPU_SLOT_BYTES) {
+        requested_bytes - copied_bytes < (size_t)GPU_COPY_SLOTS * GPU_COPY_SLOT_BYTES) {
       size_t n = get_piece_bytes(bytes, requested_bytes);
-      cuda_slot **slot = &slots[requested_bytes / GPU_SLOT_BYTES % GPU_SLOTS];
+      cuda_copy_slot **slot = &slots[requested_bytes / GPU_COPY_SLOT_BYTES % GPU_COPY_SLOTS];
       CLV_TRY(take_next_slot(g, slot, err));
       CLV_TRY(
           g->vendor->get(g->stream, (*slot)->host, (const char *)src + requested_bytes, n, err));
@@ -93,7 +94,7 @@ clv_code clv_gpu_copy_to_host(const clv_backend *b, void *host, const void *src,
     }
     size_t n = get_piece_bytes(bytes, copied_bytes);
     CLV_TRY(copy_piece(g, slots[i], (char *)host + copied_bytes, n, err));
-    i = (i + 1) % GPU_SLOTS;
+    i = (i + 1) % GPU_COPY_SLOTS;
     copied_bytes += n;
     if (progress->report) progress->report(progress->user, copied_bytes);
   }
@@ -102,9 +103,9 @@ clv_code clv_gpu_copy_to_host(const clv_backend *b, void *host, const void *src,
 
 /* ---- errors of refused values ---------------------------------------------------------------- */
 
-/* The functions refuse_... make the errors of ops that may refuse a value, with the texts of the
- * ops' reference loops. */
-static clv_code refuse_label(const clv_gpu_fault *f, clv_err *err) {
+/* The functions make_..._error make the errors of ops that may refuse a value, with the texts of
+ * the ops' reference loops. */
+static clv_code make_label_error(const clv_gpu_fault *f, clv_err *err) {
   unsigned long long index = (unsigned long long)f->index,
                      per_sample = (unsigned long long)f->per_sample;
   if (per_sample > 1)
@@ -116,7 +117,7 @@ static clv_code refuse_label(const clv_gpu_fault *f, clv_err *err) {
   return clv_err_set_offending_value(err, "%lld", (long long)f->int_value);
 }
 
-static clv_code refuse_row(const clv_gpu_fault *f, clv_err *err) {
+static clv_code make_row_error(const clv_gpu_fault *f, clv_err *err) {
   unsigned long long per_sample = (unsigned long long)CLV_MAX(f->per_sample, 1);
   clv_fail(err, CLV_INVALID, "row number of sample %llu, place %llu, is outside 0..%lld",
            (unsigned long long)f->index / per_sample, (unsigned long long)f->index % per_sample,
@@ -126,7 +127,7 @@ static clv_code refuse_row(const clv_gpu_fault *f, clv_err *err) {
 
 /* Makes the error of a refused length. If the length is in 0..limit, it was refused because the
  * packed sequences need more rows than the batch has, which is per_sample here. */
-static clv_code refuse_length(const clv_gpu_fault *f, clv_err *err) {
+static clv_code make_length_error(const clv_gpu_fault *f, clv_err *err) {
   if (f->int_value >= 0 && f->int_value <= f->limit)
     clv_fail(err, CLV_INVALID, "the lengths up to sample %llu add up to more than %lld rows",
              (unsigned long long)f->index, (long long)f->per_sample);
@@ -136,7 +137,7 @@ static clv_code refuse_length(const clv_gpu_fault *f, clv_err *err) {
   return clv_err_set_offending_value(err, "%lld", (long long)f->int_value);
 }
 
-static clv_code refuse_prediction(const clv_gpu_fault *f, clv_err *err) {
+static clv_code make_prediction_error(const clv_gpu_fault *f, clv_err *err) {
   clv_fail(err, CLV_INVALID,
            "bce: prediction %llu is outside 0..1; put a sigmoid before the loss or use "
            "bce_with_logits",
@@ -147,16 +148,16 @@ static clv_code refuse_prediction(const clv_gpu_fault *f, clv_err *err) {
 static clv_code make_fault_error(const clv_gpu_fault *f, clv_err *err) {
   static const struct {
     clv_op op;
-    clv_code (*refuse)(const clv_gpu_fault *f, clv_err *err);
+    clv_code (*make_error)(const clv_gpu_fault *f, clv_err *err);
   } rows[] = {
-      {CLV_OP_CROSS_ENTROPY, refuse_label}, {CLV_OP_NLL, refuse_label},
-      {CLV_OP_EMBEDDING, refuse_row},       {CLV_OP_ATTENTION, refuse_length},
-      {CLV_OP_LAST, refuse_length},         {CLV_OP_BCE, refuse_prediction},
-      {CLV_OP_DROPOUT, refuse_length},      {CLV_OP_ROTARY, refuse_length},
-      {CLV_OP_POSITIONS, refuse_length},    {CLV_OP_FOCAL, refuse_label},
+      {CLV_OP_CROSS_ENTROPY, make_label_error}, {CLV_OP_NLL, make_label_error},
+      {CLV_OP_EMBEDDING, make_row_error},       {CLV_OP_ATTENTION, make_length_error},
+      {CLV_OP_LAST, make_length_error},         {CLV_OP_BCE, make_prediction_error},
+      {CLV_OP_DROPOUT, make_length_error},      {CLV_OP_ROTARY, make_length_error},
+      {CLV_OP_POSITIONS, make_length_error},    {CLV_OP_FOCAL, make_label_error},
   };
   for (size_t i = 0; i < CLV_COUNT(rows); i++)
-    if ((int32_t)rows[i].op == f->op) return rows[i].refuse(f, err);
+    if ((int32_t)rows[i].op == f->op) return rows[i].make_error(f, err);
   return clv_fail(err, CLV_INTERNAL, "op %d refused value %llu", (int)f->op,
                   (unsigned long long)f->index);
 }

@@ -37,10 +37,10 @@ static void timer_begin(const clv_backend *b) {
 static bool timer_end(const clv_backend *b, double *ret_ms) {
   clv_gpu *g = b->private_data;
   clv_err ignored_err;
-  bool is_known = g->timer.is_running && g->timer.has_ended;
+  bool is_time_known = g->timer.is_running && g->timer.has_ended;
   g->timer.is_running = g->timer.has_ended = false;
-  return is_known && g->vendor->event_ms(g->timer.begin_event, g->timer.end_event, ret_ms,
-                                         &ignored_err) == CLV_OK;
+  return is_time_known && g->vendor->event_ms(g->timer.begin_event, g->timer.end_event, ret_ms,
+                                              &ignored_err) == CLV_OK;
 }
 
 const clv_backend_timer clv_gpu_timer = {.begin = timer_begin, .end = timer_end};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The op wait, for tests, takes a given time: the host sleeps, then issues the device's work.
+ * The op wait, which tests use, takes a given time: the host sleeps, then issues the work to the
+ * device.
  */
 #include <errno.h>
 #include <time.h>
@@ -36,7 +37,7 @@ static clv_code wait_backward_weight(clv_kernel *base, const clv_kernel_args *a,
 }
 
 static clv_code wait_open(cuda_kernel *k, clv_err *err) {
-  cuda_sums s = gpu_sums_of(1, 1, k->r.n_in);
+  cuda_sum_layout s = gpu_sum_layout_of(1, 1, k->r.n_in);
   (void)err;
   k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_partial_sums_bytes(&s) : 0;
   return CLV_OK;

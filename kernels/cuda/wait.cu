@@ -21,14 +21,14 @@ struct product_term {
   }
 };
 
-static __global__ void put_weight_grad(cuda_sums s, const cuda_pair *partial_sums, float *dw,
+static __global__ void put_weight_grad(cuda_sum_layout s, const cuda_pair *partial_sums, float *dw,
                                        bool accumulate) {
   gpu_store_or_add(dw, gpu_add_partial_sums(s, partial_sums, 0).first, accumulate);
 }
 
 clv_code clv_gpu_mul_by_weight_back(clv_gpu *g, const float *x, const float *dy, size_t n,
                                     void *partial_sums, float *dw, bool accumulate, clv_err *err) {
-  cuda_sums s = gpu_sums_of(1, 1, n);
+  cuda_sum_layout s = gpu_sum_layout_of(1, 1, n);
   CLV_TRY(gpu_compute_partial_sums(g, &s, product_term{x, dy}, partial_sums, err));
   return gpu_launch(g, 1, 1, err, put_weight_grad, s, static_cast<const cuda_pair *>(partial_sums),
                     dw, accumulate);

@@ -70,7 +70,7 @@ typedef struct clv_cuda_options {
   /* folders of NVIDIA's libraries, separated by colons; NULL or "": the system's */
   const char *folders;
   /* folder in which plans of convolutions are stored for later processes, created if necessary;
-   * NULL: they are not stored */
+   * NULL: plans are not stored */
   const char *plans;
   /* on a host without a device, the error lists all reasons, not only the first */
   bool all_reasons;

@@ -64,9 +64,9 @@ static clv_code read_all(int fd, clv_bytes *ret, clv_err *err) {
 }
 
 /* Reads the file `name` of the folder into ret. CLV_NOT_FOUND: there is no such file. */
-static clv_code read_file(int folder, const char *name, clv_bytes *ret, clv_err *err) {
+static clv_code read_file(int folder_fd, const char *name, clv_bytes *ret, clv_err *err) {
   struct stat s;
-  int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  int fd = openat(folder_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return clv_fail(err, CLV_NOT_FOUND, "no such file");
   if (fd < 0) return clv_fail(err, CLV_INVALID, "%s", strerror(errno));
   clv_code code =
@@ -89,27 +89,27 @@ static bool write_all(int fd, const char *data, size_t n) {
 }
 
 /* Writes a file under a temporary name and then renames it, so that it is complete or absent. */
-static bool write_file(int folder, const char *name, const clv_bytes *data) {
+static bool write_file(int folder_fd, const char *name, const clv_bytes *data) {
   char temp_name[80];
   snprintf(temp_name, sizeof temp_name, ".%s", name);
-  unlinkat(folder, temp_name, 0);
-  int fd = openat(folder, temp_name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  unlinkat(folder_fd, temp_name, 0);
+  int fd = openat(folder_fd, temp_name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return false;
   bool is_written = write_all(fd, data->data, data->len);
   is_written = close(fd) == 0 && is_written;
-  is_written = is_written && renameat(folder, temp_name, folder, name) == 0;
-  if (!is_written) unlinkat(folder, temp_name, 0);
+  is_written = is_written && renameat(folder_fd, temp_name, folder_fd, name) == 0;
+  if (!is_written) unlinkat(folder_fd, temp_name, 0);
   return is_written;
 }
 
 /* ---- the folder of all plans ----------------------------------------------------------------- */
 
 static struct {
-  int folder;
+  int folder_fd;
   size_t n_files; /* approximate number of files in the folder */
   char path[4096];
   clv_notifier notifier;
-} folder_state = {.folder = -1};
+} folder_state = {.folder_fd = -1};
 
 /* Computes the digest of `plan_key`, and the file name of the plan; false on failure. */
 static bool compute_plan_name(const char *plan_key, clv_sha256 *ret, char name[65]) {
@@ -127,7 +127,7 @@ static bool find_plan(const char *plan_key, clv_bytes *ret) {
   size_t n;
   clv_err err;
   if (!compute_plan_name(plan_key, &key_digest, name)) return false;
-  clv_code code = read_file(folder_state.folder, name, &data, &err);
+  clv_code code = read_file(folder_state.folder_fd, name, &data, &err);
   if (code == CLV_OK) code = clv_plan_parse(data.data, data.len, &key_digest, &text, &n, &err);
   if (code == CLV_OK) clv_bytes_add(ret, text, n);
   if (code != CLV_OK && code != CLV_NOT_FOUND)
@@ -149,15 +149,15 @@ static void store_plan(const char *plan_key, const char *text, size_t n) {
   format_header(&key_digest, &digest, line);
   clv_bytes_puts(&data, line);
   clv_bytes_add(&data, text, n);
-  if (data.failed || write_file(folder_state.folder, name, &data)) return;
+  if (data.failed || write_file(folder_state.folder_fd, name, &data)) return;
   clv_notify(folder_state.notifier, "cuda.plans: cannot store the plan %s/%s: %s",
              folder_state.path, name, strerror(errno));
 }
 
 /* Returns the number of directory entries, which is about the number of plans. */
-static size_t count_files(int folder) {
+static size_t count_files(int folder_fd) {
   size_t n = 0;
-  int listing_fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int listing_fd = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *d = listing_fd < 0 ? NULL : fdopendir(listing_fd);
   if (!d && listing_fd >= 0) close(listing_fd);
   while (d && readdir(d)) n++;
@@ -174,17 +174,17 @@ const clv_plan_store *clv_plan_store_in_folder(const char *path, clv_notifier no
                strerror(errno));
     return NULL;
   }
-  int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (folder < 0 || fstat(folder, &s) < 0 || !is_private_file(&s, true)) {
+  int folder_fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (folder_fd < 0 || fstat(folder_fd, &s) < 0 || !is_private_file(&s, true)) {
     clv_notify(folder_state.notifier,
                "cuda.plans: storing no plans: %s must be a folder of this user with mode 0700",
                path);
-    if (folder >= 0) close(folder);
+    if (folder_fd >= 0) close(folder_fd);
     return NULL;
   }
-  if (folder_state.folder >= 0) close(folder_state.folder);
-  folder_state.folder = folder;
-  folder_state.n_files = count_files(folder);
+  if (folder_state.folder_fd >= 0) close(folder_state.folder_fd);
+  folder_state.folder_fd = folder_fd;
+  folder_state.n_files = count_files(folder_fd);
   snprintf(folder_state.path, sizeof folder_state.path, "%s", path);
   return &store;
 }

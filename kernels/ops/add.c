@@ -5,13 +5,13 @@ static clv_code add_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   return broadcast_shape("add", s, ret, err);
 }
 
-BROADCAST(add, x + z)
+DEFINE_BROADCAST_FORWARD(add, x + z)
 
 static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   if (!clv_has_broadcast_input(&k->d)) return identity_backward(base, a, err);
   for (int j = 0; j < 2; j++)
-    if (a->din[j]) broadcast_gradient(k, a, j, NULL);
+    if (a->din[j]) compute_broadcast_gradient(k, a, j, NULL);
   return CLV_OK;
 }
 

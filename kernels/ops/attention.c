@@ -59,26 +59,26 @@ static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
 
 /* State of the loops over samples. x.t and x.s are the numbers of queries and keys of the current
  * sample. */
-typedef struct loop_state {
+typedef struct attention_loop_state {
   const clv_ref_kernel *k;
   const clv_kernel_args *a;
   clv_heads x;
   clv_rng_stream stream;
   int64_t query_row, key_row; /* first row of the current sample in the queries, in the keys */
-} loop_state;
+} attention_loop_state;
 
-static loop_state start_loops(clv_kernel *base, const clv_kernel_args *a) {
+static attention_loop_state start_loops(clv_kernel *base, const clv_kernel_args *a) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  return (loop_state){k, a, clv_heads_of(&k->d), clv_rng_stream_of(&a->key), 0, 0};
+  return (attention_loop_state){k, a, clv_heads_of(&k->d), clv_rng_stream_of(&a->key), 0, 0};
 }
 
 /* Returns the index of the first value of row i of head h in a tensor [rows, heads * width]. */
-static size_t value_index(const loop_state *s, int64_t i, int64_t heads, int64_t h) {
+static size_t value_index(const attention_loop_state *s, int64_t i, int64_t heads, int64_t h) {
   return (size_t)((i * heads + h) * s->x.width);
 }
 
 /* Makes sample n the current sample of the loops. *ret: number of the sample's valid keys. */
-static clv_code select_sample(loop_state *s, int64_t n, int64_t *ret, clv_err *err) {
+static clv_code select_sample(attention_loop_state *s, int64_t n, int64_t *ret, clv_err *err) {
   const int64_t *lengths = s->k->d.n_in < 4 ? NULL : s->a->in[3];
   int64_t max_keys = clv_heads_of(&s->k->d).s;
   *ret = max_keys;
@@ -95,7 +95,7 @@ static clv_code select_sample(loop_state *s, int64_t n, int64_t *ret, clv_err *e
 
 /* For packed sequences, checks their lengths and zeroes, in each x that is not NULL, the rows that
  * follow the last sequence. */
-static clv_code zero_unused_rows(const loop_state *s, REAL *const x[3], clv_err *err) {
+static clv_code zero_unused_rows(const attention_loop_state *s, REAL *const x[3], clv_err *err) {
   const clv_node_desc *d = &s->k->d;
   if (!d->attrs.packed) return CLV_OK;
   CLV_TRY(clv_check_packed(s->a->in[3], s->x.n, d->attrs.packed, d->in[0].dim[0], err));
@@ -116,9 +116,9 @@ static double dot_product(const REAL *x, const REAL *y, int64_t n) {
 }
 
 /* Computes the scores of query i of head h for the keys it attends to, and returns their number. */
-static int64_t compute_scores(const loop_state *s, int64_t h, int64_t i, int64_t length,
+static int64_t compute_scores(const attention_loop_state *s, int64_t h, int64_t i, int64_t length,
                               double *ret) {
-  int64_t n_keys = clv_heads_visible_keys(&s->k->d.attrs, i, length);
+  int64_t n_keys = clv_count_visible_keys(&s->k->d.attrs, i, length);
   const REAL *q = (const REAL *)s->a->in[0] + value_index(s, s->query_row + i, s->x.heads, h);
   for (int64_t j = 0; j < n_keys; j++)
     ret[j] =
@@ -138,7 +138,7 @@ static double log_sum_exp(const double *x, int64_t n) {
 }
 
 /* Draws the dropout factors of the weights of query i: 0 for a dropped key, else 1 / (1 - p). */
-static void draw_dropout_factors(const loop_state *s, int64_t n, int64_t h, int64_t i,
+static void draw_dropout_factors(const attention_loop_state *s, int64_t n, int64_t h, int64_t i,
                                  int64_t n_keys, double *ret) {
   double p = s->k->d.attrs.p;
   uint32_t random_words[4] = {0};
@@ -154,7 +154,7 @@ static void fill_ones(int64_t n, double *ret) {
   for (int64_t j = 0; j < n; j++) ret[j] = 1;
 }
 
-static void fill_dropout_factors(const loop_state *s, int64_t n, int64_t h, int64_t i,
+static void fill_dropout_factors(const attention_loop_state *s, int64_t n, int64_t h, int64_t i,
                                  int64_t n_keys, double *ret) {
   bool has_dropout = s->k->d.training && s->k->d.attrs.p > 0;
   if (has_dropout)
@@ -164,7 +164,7 @@ static void fill_dropout_factors(const loop_state *s, int64_t n, int64_t h, int6
 }
 
 /* Returns the address of the saved log sum exp of row i of head h. */
-static double *saved_log_sum_of(const loop_state *s, int64_t h, int64_t i) {
+static double *saved_log_sum_address(const attention_loop_state *s, int64_t h, int64_t i) {
   return (double *)s->a->saved + s->query_row * s->x.heads + h * s->x.t + i;
 }
 
@@ -172,7 +172,7 @@ static double *saved_log_sum_of(const loop_state *s, int64_t h, int64_t i) {
 
 /* Computes row i of head h of the output. The scratch buffer holds the scores of the row, followed
  * by its dropout factors. */
-static void compute_output_row(const loop_state *s, int64_t n, int64_t h, int64_t i,
+static void compute_output_row(const attention_loop_state *s, int64_t n, int64_t h, int64_t i,
                                int64_t length) {
   double *scores = s->a->scratch, *factors = scores + s->x.s;
   int64_t n_keys = compute_scores(s, h, i, length, scores);
@@ -187,11 +187,11 @@ static void compute_output_row(const loop_state *s, int64_t n, int64_t h, int64_
       sum += exp(scores[j] - log_sum) * factors[j] * v[j * s->x.kv_heads * s->x.width + d];
     out[d] = (REAL)sum;
   }
-  if (s->k->has_backward) *saved_log_sum_of(s, h, i) = log_sum;
+  if (s->k->has_backward) *saved_log_sum_address(s, h, i) = log_sum;
 }
 
 static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  loop_state s = start_loops(base, a);
+  attention_loop_state s = start_loops(base, a);
   int64_t length;
   CLV_TRY(zero_unused_rows(&s, (REAL *const[3]){a->out, NULL, NULL}, err));
   for (int64_t n = 0; n < s.x.n; n++) {
@@ -213,8 +213,8 @@ typedef struct head_key_value_grads {
  * dropout factors M: dv_j += P_j M_j dout, dP_j = M_j dout v_j, dS_j = P_j (dP_j - sum_j P_j dP_j),
  * dq += dS_j k_j scale, dk_j += dS_j q scale. The scratch buffer holds the scores, the dropout
  * factors and dP, one after another. Source: Dao et al., 2022. */
-static void add_row_gradients(const loop_state *s, int64_t n, int64_t h, int64_t i, int64_t length,
-                              head_key_value_grads to) {
+static void add_row_gradients(const attention_loop_state *s, int64_t n, int64_t h, int64_t i,
+                              int64_t length, head_key_value_grads to) {
   double *scores = s->a->scratch, *factors = scores + s->x.s, *dp = factors + s->x.s, mean_dp = 0;
   int64_t n_keys = compute_scores(s, h, i, length, scores), width = s->x.width;
   int64_t row_stride = s->x.kv_heads * width;
@@ -223,7 +223,7 @@ static void add_row_gradients(const loop_state *s, int64_t n, int64_t h, int64_t
   const REAL *q = (const REAL *)s->a->in[0] + query_index,
              *dy = (const REAL *)s->a->dout + query_index;
   const REAL *k = (const REAL *)s->a->in[1] + key_index, *v = (const REAL *)s->a->in[2] + key_index;
-  const double log_sum = *saved_log_sum_of(s, h, i);
+  const double log_sum = *saved_log_sum_address(s, h, i);
   fill_dropout_factors(s, n, h, i, n_keys, factors);
   for (int64_t j = 0; j < n_keys; j++) {
     scores[j] = exp(scores[j] - log_sum);
@@ -248,7 +248,8 @@ static void add_row_gradients(const loop_state *s, int64_t n, int64_t h, int64_t
 
 /* Writes the gradients of head g of the keys (input 1) or of the values (input 2), unless
  * din[input] is NULL. */
-static void store_key_grads(const loop_state *s, int64_t g, int input, const double *from) {
+static void store_key_grads(const attention_loop_state *s, int64_t g, int input,
+                            const double *from) {
   REAL *to = s->a->din[input];
   for (int64_t j = 0; to && j < s->x.s; j++)
     for (int64_t d = 0; d < s->x.width; d++)
@@ -257,7 +258,7 @@ static void store_key_grads(const loop_state *s, int64_t g, int input, const dou
 }
 
 static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  loop_state s = start_loops(base, a);
+  attention_loop_state s = start_loops(base, a);
   size_t key_grads_size = (size_t)(s.x.s * s.x.width);
   double *rows = a->scratch;
   head_key_value_grads to = {rows + 3 * s.x.s, rows + 3 * s.x.s + key_grads_size};

@@ -14,8 +14,8 @@ static inline clv_code axis_shape(const char *op, const clv_op_site *s, clv_shap
   return clv_shape_of_input(s, ret, err);
 }
 
-/* Computes y[e] = x[(first + step e) mod extent] along the op's dimension, where step is 1 or
- * -1. */
+/* Computes y[e] = x[(first + step * e) mod extent] along the op's dimension, where step is 1 or -1.
+ */
 static inline void reorder_along_axis(const clv_ref_kernel *k, int64_t first, int64_t step,
                                       const REAL *x, REAL *y) {
   clv_axis s = clv_axis_extents(&k->d.attrs, &k->d.in[0]);

@@ -49,5 +49,5 @@ CLV_OP_ROW(bce) = {
     .is_loss = true,
     .forward = bce_forward,
     .backward_input = bce_backward,
-    .saved_for_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_INPUTS,
 };

@@ -33,5 +33,5 @@ CLV_OP_ROW(bce_with_logits) = {
     .is_loss = true,
     .forward = bce_with_logits_forward,
     .backward_input = bce_with_logits_backward,
-    .saved_for_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_INPUTS,
 };

@@ -8,8 +8,8 @@
 #include "kernels/ops/op_int.h"
 
 /* Computes db[k] = the sum of dy[n][k][i] over n and i, or adds the sum if `accumulate`. */
-static inline void bias_gradient(const REAL *dy, int64_t batch, int64_t channels, int64_t inner,
-                                 REAL *db, bool accumulate) {
+static inline void compute_bias_gradient(const REAL *dy, int64_t batch, int64_t channels,
+                                         int64_t inner, REAL *db, bool accumulate) {
   for (int64_t c = 0; c < channels; c++) {
     double sum = 0;
     for (int64_t n = 0; n < batch; n++)

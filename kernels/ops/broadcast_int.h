@@ -28,7 +28,7 @@ static inline clv_code broadcast_shape(const char *op, const clv_op_site *s, clv
 }
 
 /* Computes the index, in each input, of the value from which value o of the output is computed. */
-static inline void broadcast_indices(const clv_broadcast *v, size_t o, size_t ret[2]) {
+static inline void find_broadcast_indices(const clv_broadcast *v, size_t o, size_t ret[2]) {
   ret[0] = ret[1] = 0;
   for (int i = v->rank; i-- > 0; o /= v->n[i])
     for (int j = 0; j < 2; j++) ret[j] += o % v->n[i] * v->step[j][i];
@@ -44,22 +44,22 @@ static inline size_t broadcast_scratch_bytes(const clv_ref_kernel *k) {
 /* Computes the gradient of input j. It is, for each value, the sum of dout over the copies of the
  * value, or, if other_input is not NULL, the sum of dout times the value of the other input. The
  * terms are added in the order of their indices. */
-static inline void broadcast_gradient(const clv_ref_kernel *k, const clv_kernel_args *a, int j,
-                                      const REAL *other_input) {
+static inline void compute_broadcast_gradient(const clv_ref_kernel *k, const clv_kernel_args *a,
+                                              int j, const REAL *other_input) {
   clv_broadcast v = clv_broadcast_of(&k->d);
   size_t n = clv_layout_numel(&k->d.in[j], 1), index[2];
   const REAL *dy = a->dout;
   double *sum = a->scratch;
   for (size_t i = 0; i < n; i++) sum[i] = 0;
   for (size_t o = 0; o < k->n_out; o++) {
-    broadcast_indices(&v, o, index);
+    find_broadcast_indices(&v, o, index);
     sum[index[j]] += other_input ? (double)dy[o] * other_input[index[1 - j]] : dy[o];
   }
   for (size_t i = 0; i < n; i++) ((REAL *)a->din[j])[i] = (REAL)sum[i];
 }
 
 /* Defines a forward function that computes `expression` of x and z, a value of each input. */
-#define BROADCAST(name, expression)                                                          \
+#define DEFINE_BROADCAST_FORWARD(name, expression)                                           \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
     const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                  \
     clv_broadcast v = clv_broadcast_of(&k->d);                                               \
@@ -69,7 +69,7 @@ static inline void broadcast_gradient(const clv_ref_kernel *k, const clv_kernel_
     bool has_one_shape = !clv_has_broadcast_input(&k->d);                                    \
     for (size_t o = 0; o < k->n_out; o++) {                                                  \
       size_t at[2] = {o, o};                                                                 \
-      if (!has_one_shape) broadcast_indices(&v, o, at);                                      \
+      if (!has_one_shape) find_broadcast_indices(&v, o, at);                                 \
       REAL x = xs[at[0]], z = zs[at[1]];                                                     \
       ys[o] = (expression);                                                                  \
     }                                                                                        \

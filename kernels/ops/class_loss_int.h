@@ -44,7 +44,7 @@ static inline clv_code class_position_loss_shape(const char *op, const clv_op_si
 typedef struct clv_loss_constants {
   int64_t n_positions;          /* positions of all samples */
   int64_t positions_per_sample; /* 1 for predictions [N, classes] */
-  int64_t classes;              /* number of classes */
+  int64_t n_classes;            /* number of classes */
   double smoothing_share;       /* label smoothing divided by the number of classes */
   const float *class_weights;   /* weights of the classes; NULL: all are 1 */
   double weight_sum;            /* sum of the class weights, or the number of classes */
@@ -54,13 +54,13 @@ static inline clv_loss_constants make_loss_constants(const clv_ref_kernel *k) {
   const clv_attrs *t = &k->d.attrs;
   const clv_shape *x = &k->d.in[0];
   clv_loss_constants s = {.positions_per_sample = x->rank == 3 ? x->dim[1] : 1,
-                          .classes = row_length(k)};
+                          .n_classes = row_length(k)};
   s.n_positions = x->dim[0] * s.positions_per_sample;
-  s.smoothing_share = t->label_smoothing / (double)s.classes;
+  s.smoothing_share = t->label_smoothing / (double)s.n_classes;
   s.class_weights = t->class_weights.n ? t->class_weights.of : NULL;
-  s.weight_sum = (double)s.classes;
+  s.weight_sum = (double)s.n_classes;
   if (s.class_weights) s.weight_sum = 0;
-  for (int64_t c = 0; s.class_weights && c < s.classes; c++)
+  for (int64_t c = 0; s.class_weights && c < s.n_classes; c++)
     s.weight_sum += (double)s.class_weights[c];
   return s;
 }
@@ -74,7 +74,7 @@ static inline clv_code read_label(const clv_ref_kernel *k, const clv_loss_consta
                                   const int64_t *labels, int64_t i, int64_t *ret, clv_err *err) {
   *ret = -1;
   if (labels[i] == k->d.attrs.ignore_index) return CLV_OK;
-  return clv_check_position_label(labels, i, s->positions_per_sample, s->classes, ret, err);
+  return clv_check_position_label(labels, i, s->positions_per_sample, s->n_classes, ret, err);
 }
 
 /* Computes the total weight of the positions whose label is not ignore_index. Fails for any other
@@ -106,12 +106,12 @@ static inline clv_code class_loss_backward(const clv_ref_kernel *k, const clv_ke
   CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));
   double dloss_per_weight = total_weight == 0 ? 0 : read_dout(a) / total_weight;
   for (int64_t i = 0; i < s.n_positions; i++) {
-    REAL *dx = (REAL *)a->din[0] + i * s.classes;
+    REAL *dx = (REAL *)a->din[0] + i * s.n_classes;
     CLV_TRY(read_label(k, &s, a->in[1], i, &label, err));
     if (label < 0 || total_weight == 0)
-      memset(dx, 0, (size_t)s.classes * sizeof *dx);
+      memset(dx, 0, (size_t)s.n_classes * sizeof *dx);
     else
-      compute_position_grad(&k->d.attrs, &s, (const REAL *)a->in[0] + i * s.classes, label,
+      compute_position_grad(&k->d.attrs, &s, (const REAL *)a->in[0] + i * s.n_classes, label,
                             dloss_per_weight, dx);
   }
   return CLV_OK;

@@ -137,9 +137,9 @@ static inline double sum_window(const clv_window *s, const REAL *x, const REAL *
   return sum;
 }
 
-/* Computes y from x; b: bias of each channel of y, or NULL. */
-static inline void conv_y_from_x(const ops_conv_extents *v, const REAL *x, const REAL *w,
-                                 const REAL *b, REAL *y) {
+/* Computes y, the convolution of x with the weights w. b: bias of each channel of y, or NULL. */
+static inline void compute_conv_y(const ops_conv_extents *v, const REAL *x, const REAL *w,
+                                  const REAL *b, REAL *y) {
   const clv_window *s = &v->s;
   int64_t n_taps = s->kernel[0] * s->kernel[1], image_size = s->oh * s->ow;
   for (int64_t nk = 0; nk < s->n * s->k; nk++) {
@@ -171,9 +171,10 @@ static inline double sum_covering_windows(const clv_window *s, const REAL *y, co
   return sum;
 }
 
-/* Computes x from y; b: bias of each channel of x, or NULL. */
-static inline void conv_x_from_y(const ops_conv_extents *v, const REAL *y, const REAL *w,
-                                 const REAL *b, REAL *x) {
+/* Computes x from y as the input gradient of a convolution does, which is also the forward of a
+ * transposed convolution. b: bias of each channel of x, or NULL. */
+static inline void compute_conv_x(const ops_conv_extents *v, const REAL *y, const REAL *w,
+                                  const REAL *b, REAL *x) {
   const clv_window *s = &v->s;
   int64_t n_taps = s->kernel[0] * s->kernel[1], image_size = s->h * s->w;
   for (int64_t nc = 0; nc < s->n * s->c; nc++) {
@@ -205,8 +206,8 @@ static inline double sum_products_at_tap(const clv_window *s, const REAL *x, con
   return sum;
 }
 
-static inline void conv_weight_grad(const ops_conv_extents *v, const REAL *x, const REAL *y,
-                                    REAL *dw, bool accumulate) {
+static inline void compute_conv_weight_grad(const ops_conv_extents *v, const REAL *x, const REAL *y,
+                                            REAL *dw, bool accumulate) {
   const clv_window *s = &v->s;
   int64_t n_taps = s->kernel[0] * s->kernel[1], image_size = s->oh * s->ow;
   for (int64_t kc = 0; kc < s->k * v->c_per_group; kc++) {
@@ -228,8 +229,8 @@ static inline clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, 
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   ops_conv_extents v = make_conv_extents(k);
   (void)err;
-  conv_y_from_x(&v, a->in[0], a->param[CLV_SLOT_WEIGHT],
-                k->d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL, a->out);
+  compute_conv_y(&v, a->in[0], a->param[CLV_SLOT_WEIGHT],
+                 k->d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL, a->out);
   return CLV_OK;
 }
 
@@ -237,7 +238,7 @@ static inline clv_code conv_backward_input(clv_kernel *base, const clv_kernel_ar
                                            clv_err *err) {
   ops_conv_extents v = make_conv_extents((const clv_ref_kernel *)base);
   (void)err;
-  conv_x_from_y(&v, a->dout, a->param[CLV_SLOT_WEIGHT], NULL, a->din[0]);
+  compute_conv_x(&v, a->dout, a->param[CLV_SLOT_WEIGHT], NULL, a->din[0]);
   return CLV_OK;
 }
 
@@ -246,9 +247,10 @@ static inline clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_a
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   ops_conv_extents v = make_conv_extents(k);
   (void)err;
-  conv_weight_grad(&v, a->in[0], a->dout, a->dparam[CLV_SLOT_WEIGHT], a->accumulate);
+  compute_conv_weight_grad(&v, a->in[0], a->dout, a->dparam[CLV_SLOT_WEIGHT], a->accumulate);
   if (k->d.attrs.bias)
-    bias_gradient(a->dout, v.s.n, v.s.k, v.s.oh * v.s.ow, a->dparam[CLV_SLOT_BIAS], a->accumulate);
+    compute_bias_gradient(a->dout, v.s.n, v.s.k, v.s.oh * v.s.ow, a->dparam[CLV_SLOT_BIAS],
+                          a->accumulate);
   return CLV_OK;
 }
 
@@ -257,8 +259,8 @@ static inline clv_code conv_transpose_forward(clv_kernel *base, const clv_kernel
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   ops_conv_extents v = make_conv_extents(k);
   (void)err;
-  conv_x_from_y(&v, a->in[0], a->param[CLV_SLOT_WEIGHT],
-                k->d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL, a->out);
+  compute_conv_x(&v, a->in[0], a->param[CLV_SLOT_WEIGHT],
+                 k->d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL, a->out);
   return CLV_OK;
 }
 
@@ -266,7 +268,7 @@ static inline clv_code conv_transpose_backward_input(clv_kernel *base, const clv
                                                      clv_err *err) {
   ops_conv_extents v = make_conv_extents((const clv_ref_kernel *)base);
   (void)err;
-  conv_y_from_x(&v, a->dout, a->param[CLV_SLOT_WEIGHT], NULL, a->din[0]);
+  compute_conv_y(&v, a->dout, a->param[CLV_SLOT_WEIGHT], NULL, a->din[0]);
   return CLV_OK;
 }
 
@@ -275,9 +277,10 @@ static inline clv_code conv_transpose_backward_weight(clv_kernel *base, const cl
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   ops_conv_extents v = make_conv_extents(k);
   (void)err;
-  conv_weight_grad(&v, a->dout, a->in[0], a->dparam[CLV_SLOT_WEIGHT], a->accumulate);
+  compute_conv_weight_grad(&v, a->dout, a->in[0], a->dparam[CLV_SLOT_WEIGHT], a->accumulate);
   if (k->d.attrs.bias)
-    bias_gradient(a->dout, v.s.n, v.s.c, v.s.h * v.s.w, a->dparam[CLV_SLOT_BIAS], a->accumulate);
+    compute_bias_gradient(a->dout, v.s.n, v.s.c, v.s.h * v.s.w, a->dparam[CLV_SLOT_BIAS],
+                          a->accumulate);
   return CLV_OK;
 }
 
@@ -294,8 +297,8 @@ static inline int64_t conv_transpose_fan_in(const clv_op_site *s) {
       remainder = next_remainder;
     }
     /* distance, in taps, between two taps that reach the same output */
-    int64_t taps_apart = s->attrs->stride[i] / divisor;
-    n *= (s->attrs->kernel[i] + taps_apart - 1) / taps_apart;
+    int64_t tap_distance = s->attrs->stride[i] / divisor;
+    n *= (s->attrs->kernel[i] + tap_distance - 1) / tap_distance;
   }
   return n;
 }

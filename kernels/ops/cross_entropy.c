@@ -19,11 +19,11 @@ static clv_code cross_entropy_shape(const clv_op_site *s, clv_shape *ret, clv_er
 /* Returns the loss of one position; the comment at the top of this file has the formula. */
 static double position_loss(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,
                             int64_t label) {
-  double largest = row_max(x, s->classes),
-         log_sum_exp = log(row_exp_sum(x, s->classes, largest)) + largest;
+  double largest = row_max(x, s->n_classes),
+         log_sum_exp = log(sum_row_exps(x, s->n_classes, largest)) + largest;
   double target_loss = class_weight(s, label) * (log_sum_exp - x[label]), total_weight = 0;
   if (t->label_smoothing == 0) return target_loss;
-  for (int64_t c = 0; c < s->classes; c++)
+  for (int64_t c = 0; c < s->n_classes; c++)
     total_weight += class_weight(s, c) * (log_sum_exp - x[c]);
   return (1 - t->label_smoothing) * target_loss + s->smoothing_share * total_weight;
 }
@@ -37,7 +37,7 @@ static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a
   for (int64_t i = 0; i < s.n_positions; i++) {
     CLV_TRY(read_label(k, &s, a->in[1], i, &label, err));
     if (label >= 0)
-      sum += position_loss(&k->d.attrs, &s, (const REAL *)a->in[0] + i * s.classes, label);
+      sum += position_loss(&k->d.attrs, &s, (const REAL *)a->in[0] + i * s.n_classes, label);
   }
   *(REAL *)a->out = (REAL)(total_weight == 0 ? 0 : sum / total_weight);
   return CLV_OK;
@@ -47,10 +47,10 @@ static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a
  * dloss_per_weight ((1 - e) w_target (p_c - (c == target)) + e / C (p_c sum_j w_j - w_c)). */
 static void compute_position_grad(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,
                                   int64_t label, double dloss_per_weight, REAL *dx) {
-  double largest = row_max(x, s->classes), sum = row_exp_sum(x, s->classes, largest),
+  double largest = row_max(x, s->n_classes), sum = sum_row_exps(x, s->n_classes, largest),
          e = t->label_smoothing;
   double target_weight = (1 - e) * class_weight(s, label);
-  for (int64_t c = 0; c < s->classes; c++) {
+  for (int64_t c = 0; c < s->n_classes; c++) {
     double p = exp(x[c] - largest) / sum, d = target_weight * (p - (c == label));
     if (e != 0) d += s->smoothing_share * (p * s->weight_sum - class_weight(s, c));
     dx[c] = (REAL)(d * dloss_per_weight);
@@ -80,5 +80,5 @@ CLV_OP_ROW(cross_entropy) = {
     .takes_labels = true,
     .forward = cross_entropy_forward,
     .backward_input = cross_entropy_backward,
-    .saved_for_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_INPUTS,
 };

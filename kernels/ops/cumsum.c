@@ -5,14 +5,15 @@ static clv_code cumsum_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   return axis_shape("cumsum", s, ret, err);
 }
 
-/* Writes to y the running sums of x along the dimension, from its end on if `from_end`. */
-static void write_running_sums(const clv_ref_kernel *k, bool from_end, const REAL *x, REAL *y) {
+/* Writes to y the running sums of x along the dimension, from its end on if `sums_from_end`. */
+static void write_running_sums(const clv_ref_kernel *k, bool sums_from_end, const REAL *x,
+                               REAL *y) {
   clv_axis s = clv_axis_extents(&k->d.attrs, &k->d.in[0]);
   for (size_t o = 0; o < s.outer * s.inner; o++) {
     size_t first_index = o / s.inner * s.extent * s.inner + o % s.inner;
     double sum = 0;
     for (size_t e = 0; e < s.extent; e++) {
-      size_t index = first_index + (from_end ? s.extent - 1 - e : e) * s.inner;
+      size_t index = first_index + (sums_from_end ? s.extent - 1 - e : e) * s.inner;
       sum += (double)x[index];
       y[index] = (REAL)sum;
     }

@@ -12,19 +12,19 @@ static clv_code dropout_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
   return clv_shape_of_input(s, ret, err);
 }
 
-/* Applies dropout to n elements from index `start` on. Their random numbers are first_number,
- * first_number + 1, and so on: random number i is u_i, the top 24 bits of word i%4 of Philox block
- * i/4, divided by 2^24. An element is kept if u_i >= p. i is the row-major index of the element, in
- * packed sequences that of the padded input. A dropped element is multiplied by 0, so a NaN stays a
- * NaN, as in PyTorch. */
+/* Applies dropout to n elements from index `start` on. Their random numbers are first_random_index,
+ * first_random_index + 1, and so on: random number i is u_i, the top 24 bits of word i%4 of Philox
+ * block i/4, divided by 2^24. An element is kept if u_i >= p. i is the row-major index of the
+ * element, in packed sequences that of the padded input. A dropped element is multiplied by 0, so a
+ * NaN stays a NaN, as in PyTorch. */
 static void drop_values(const clv_ref_kernel *k, const clv_kernel_args *a, size_t start, size_t n,
-                        size_t first_number) {
+                        size_t first_random_index) {
   const REAL *x = a->in[0];
   REAL *y = a->out, scale = dropout_scale(k);
   uint8_t *mask = a->saved;
   uint32_t random_words[4] = {0};
   for (size_t j = 0; j < n; j++) {
-    size_t i = first_number + j;
+    size_t i = first_random_index + j;
     if (i % 4 == 0 || !j) clv_rng_block(&a->key, (uint32_t)(i / 4), random_words);
     bool is_kept = (random_words[i % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
     y[start + j] = x[start + j] * (is_kept ? scale : 0);

@@ -24,8 +24,8 @@ static double focal_slope(double nll, double g) {
 }
 
 static double position_nll(const clv_loss_constants *s, const REAL *x, int64_t label) {
-  double largest = row_max(x, s->classes),
-         nll = log(row_exp_sum(x, s->classes, largest)) + largest - x[label];
+  double largest = row_max(x, s->n_classes),
+         nll = log(sum_row_exps(x, s->n_classes, largest)) + largest - x[label];
   return nll < 0 ? 0 : nll; /* rounding may have made nll less than 0 */
 }
 
@@ -36,7 +36,7 @@ static clv_code focal_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
   int64_t label;
   CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));
   for (int64_t i = 0; i < s.n_positions; i++) {
-    const REAL *x = (const REAL *)a->in[0] + i * s.classes;
+    const REAL *x = (const REAL *)a->in[0] + i * s.n_classes;
     CLV_TRY(read_label(k, &s, a->in[1], i, &label, err));
     if (label < 0) continue;
     sum += class_weight(&s, label) * focal_term(position_nll(&s, x, label), k->d.attrs.exponent);
@@ -49,10 +49,10 @@ static clv_code focal_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
  * where slope is focal_slope at the position. */
 static void compute_position_grad(const clv_attrs *t, const clv_loss_constants *s, const REAL *x,
                                   int64_t label, double dloss_per_weight, REAL *dx) {
-  double largest = row_max(x, s->classes), sum = row_exp_sum(x, s->classes, largest);
+  double largest = row_max(x, s->n_classes), sum = sum_row_exps(x, s->n_classes, largest);
   double weighted_slope = class_weight(s, label) *
                           focal_slope(position_nll(s, x, label), t->exponent) * dloss_per_weight;
-  for (int64_t c = 0; c < s->classes; c++)
+  for (int64_t c = 0; c < s->n_classes; c++)
     dx[c] = (REAL)(weighted_slope * (exp(x[c] - largest) / sum - (c == label)));
 }
 
@@ -79,5 +79,5 @@ CLV_OP_ROW(focal) = {
     .takes_labels = true,
     .forward = focal_forward,
     .backward_input = focal_backward,
-    .saved_for_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_INPUTS,
 };

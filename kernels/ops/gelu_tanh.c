@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/ops/pointwise_int.h"
 
-#define SLOPE ((REAL)(M_SQRT2 * M_2_SQRTPI * 0.5)) /* sqrt(2 / pi) */
+#define SQRT_2_OVER_PI ((REAL)(M_SQRT2 * M_2_SQRTPI * 0.5)) /* sqrt(2 / pi) */
 
-static REAL tanh_term(REAL x) { return MATH(tanh)(SLOPE * (x + (REAL)0.044715 * x * x * x)); }
+static REAL tanh_term(REAL x) {
+  return MATH(tanh)(SQRT_2_OVER_PI * (x + (REAL)0.044715 * x * x * x));
+}
 
 /* Returns the derivative of y at x, where t is the value of the tanh in the formula of y. */
 static REAL derivative_at(REAL x, REAL t) {
-  REAL inner = SLOPE * (1 + (REAL)0.134145 * x * x);
+  REAL inner = SQRT_2_OVER_PI * (1 + (REAL)0.134145 * x * x);
   return (REAL)0.5 * (1 + t) + (REAL)0.5 * x * (1 - t) * (1 + t) * inner;
 }
 

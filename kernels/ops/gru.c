@@ -17,14 +17,16 @@ static int gru_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   return recurrent_slots(3, s, ret);
 }
 
-/* Rows of one step in `saved`. H_SUM_OF_N: W_hn h + b_hn; GRU_ROWS: number of rows. */
-enum { GATE_R, GATE_Z, GATE_N, H_SUM_OF_N, HIDDEN, GRU_ROWS };
+/* Rows of H values that `saved` has for each step. H_SUM_OF_N: W_hn h + b_hn; N_GRU_ROWS: number of
+ * rows. */
+enum { GATE_R, GATE_Z, GATE_N, H_SUM_OF_N, HIDDEN, N_GRU_ROWS };
 
 typedef struct gru_sizes {
   int64_t n, t, f, h; /* batch, steps, input features, hidden size */
   int n_layers;
   int n_slots; /* parameter slots of one layer: 4 with bias, else 2 */
-  REAL *rows;  /* rows of all layers, samples and steps, in `saved` or `scratch` */
+  /* N_GRU_ROWS rows of H values for each layer, sample and step, in `saved` or `scratch` */
+  REAL *step_rows;
 } gru_sizes;
 
 static gru_sizes make_sizes(const clv_ref_kernel *k, const clv_kernel_args *a) {
@@ -39,7 +41,7 @@ static gru_sizes make_sizes(const clv_ref_kernel *k, const clv_kernel_args *a) {
 }
 
 static size_t compute_rows_bytes(const clv_ref_kernel *k) {
-  return k->n_out * GRU_ROWS * (size_t)k->d.attrs.layers * sizeof(REAL);
+  return k->n_out * N_GRU_ROWS * (size_t)k->d.attrs.layers * sizeof(REAL);
 }
 
 static size_t gru_saved_bytes(const clv_ref_kernel *k) {
@@ -51,31 +53,32 @@ static size_t gru_scratch_bytes(const clv_ref_kernel *k) {
                          : compute_rows_bytes(k);
 }
 
-static REAL *row_of(const gru_sizes *s, int layer, int64_t nt, int row) {
-  return s->rows + (((int64_t)layer * s->n * s->t + nt) * GRU_ROWS + row) * s->h;
+static REAL *step_row(const gru_sizes *s, int layer, int64_t nt, int row) {
+  return s->step_rows + (((int64_t)layer * s->n * s->t + nt) * N_GRU_ROWS + row) * s->h;
 }
 
 /* Returns the hidden state h of the step before step nt of the layer; NULL at the first step. */
 static const REAL *h_of_previous_step(const gru_sizes *s, int layer, int64_t nt) {
-  return nt % s->t ? row_of(s, layer, nt - 1, HIDDEN) : NULL;
+  return nt % s->t ? step_row(s, layer, nt - 1, HIDDEN) : NULL;
 }
 
-static const REAL *input_of(const gru_sizes *s, const clv_kernel_args *a, int layer, int64_t nt,
-                            int64_t *ret_n_inputs) {
+static const REAL *layer_input(const gru_sizes *s, const clv_kernel_args *a, int layer, int64_t nt,
+                               int64_t *ret_n_inputs) {
   *ret_n_inputs = layer ? s->h : s->f;
-  return layer ? row_of(s, layer - 1, nt, HIDDEN) : (const REAL *)a->in[0] + nt * s->f;
+  return layer ? step_row(s, layer - 1, nt, HIDDEN) : (const REAL *)a->in[0] + nt * s->f;
 }
 
-static const REAL *param_of(const gru_sizes *s, const clv_kernel_args *a, int layer, int index) {
+static const REAL *layer_param(const gru_sizes *s, const clv_kernel_args *a, int layer, int index) {
   return index < s->n_slots ? a->param[layer * s->n_slots + index] : NULL;
 }
 
-/* Returns a row of W_ih x + b_ih, or if is_recurrent of W_hh h + b_hh. */
+/* Returns value number `row` of W_ih x + b_ih at step nt, or of W_hh h + b_hh if is_recurrent. */
 static double compute_gate_sum(const gru_sizes *s, const clv_kernel_args *a, int layer, int64_t nt,
                                int64_t row, bool is_recurrent) {
-  const REAL *w = param_of(s, a, layer, is_recurrent), *b = param_of(s, a, layer, 2 + is_recurrent);
+  const REAL *w = layer_param(s, a, layer, is_recurrent),
+             *b = layer_param(s, a, layer, 2 + is_recurrent);
   int64_t n_inputs;
-  const REAL *x = input_of(s, a, layer, nt, &n_inputs);
+  const REAL *x = layer_input(s, a, layer, nt, &n_inputs);
   if (is_recurrent) {
     x = h_of_previous_step(s, layer, nt);
     n_inputs = x ? s->h : 0;
@@ -96,11 +99,11 @@ static void run_step(const gru_sizes *s, const clv_kernel_args *a, int layer, in
     }
     double r = 1 / (1 + exp(-(ih[0] + hh[0]))), z = 1 / (1 + exp(-(ih[1] + hh[1])));
     double n = tanh(ih[2] + r * hh[2]);
-    row_of(s, layer, nt, GATE_R)[j] = (REAL)r;
-    row_of(s, layer, nt, GATE_Z)[j] = (REAL)z;
-    row_of(s, layer, nt, GATE_N)[j] = (REAL)n;
-    row_of(s, layer, nt, H_SUM_OF_N)[j] = (REAL)hh[2];
-    row_of(s, layer, nt, HIDDEN)[j] = (REAL)((1 - z) * n + z * (previous_h ? previous_h[j] : 0));
+    step_row(s, layer, nt, GATE_R)[j] = (REAL)r;
+    step_row(s, layer, nt, GATE_Z)[j] = (REAL)z;
+    step_row(s, layer, nt, GATE_N)[j] = (REAL)n;
+    step_row(s, layer, nt, H_SUM_OF_N)[j] = (REAL)hh[2];
+    step_row(s, layer, nt, HIDDEN)[j] = (REAL)((1 - z) * n + z * (previous_h ? previous_h[j] : 0));
   }
 }
 
@@ -110,29 +113,29 @@ static clv_code gru_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
   for (int layer = 0; layer < s.n_layers; layer++)
     for (int64_t nt = 0; nt < s.n * s.t; nt++) run_step(&s, a, layer, nt);
   for (int64_t nt = 0; nt < s.n * s.t; nt++)
-    memcpy((REAL *)a->out + nt * s.h, row_of(&s, s.n_layers - 1, nt, HIDDEN),
+    memcpy((REAL *)a->out + nt * s.h, step_row(&s, s.n_layers - 1, nt, HIDDEN),
            (size_t)s.h * sizeof(REAL));
   return CLV_OK;
 }
 
-/* Gradients, all in the scratch buffer. */
+/* Gradients that the backward of one layer computes, all in the scratch buffer. */
 typedef struct gru_gradients {
-  REAL *dgates_ih; /* of W_ih x + b_ih */
-  REAL *dgates_hh; /* of W_hh h + b_hh */
-  REAL *dx;        /* of a layer's input */
-  REAL *dh;        /* of h, from the step after */
+  REAL *dgates_ih; /* gradients of W_ih x + b_ih */
+  REAL *dgates_hh; /* gradients of W_hh h + b_hh */
+  REAL *dx;        /* gradient of a layer's input */
+  REAL *dh;        /* gradient of h that the following step has passed back */
 } gru_gradients;
 
 /* Computes the gradients of the gates at step nt, then g->dh, the gradient of h of the step before.
  * outer_dh: gradient of the layer's output. */
 static void run_step_backward(const gru_sizes *s, const clv_kernel_args *a, int layer, int64_t nt,
                               const REAL *outer_dh, const gru_gradients *g) {
-  const REAL *previous_h = h_of_previous_step(s, layer, nt), *w = param_of(s, a, layer, 1);
+  const REAL *previous_h = h_of_previous_step(s, layer, nt), *w = layer_param(s, a, layer, 1);
   REAL *dgates_ih = g->dgates_ih + nt * 3 * s->h, *dgates_hh = g->dgates_hh + nt * 3 * s->h;
   bool is_last_step = nt % s->t == s->t - 1;
   for (int64_t j = 0; j < s->h; j++) {
-    double r = row_of(s, layer, nt, GATE_R)[j], z = row_of(s, layer, nt, GATE_Z)[j];
-    double n = row_of(s, layer, nt, GATE_N)[j], q = row_of(s, layer, nt, H_SUM_OF_N)[j];
+    double r = step_row(s, layer, nt, GATE_R)[j], z = step_row(s, layer, nt, GATE_Z)[j];
+    double n = step_row(s, layer, nt, GATE_N)[j], q = step_row(s, layer, nt, H_SUM_OF_N)[j];
     double dh = outer_dh[nt * s->h + j] + (is_last_step ? 0 : (double)g->dh[j]);
     double dn = dh * (1 - z) * (1 - n * n);
     dgates_ih[j] = dgates_hh[j] = (REAL)(dn * q * r * (1 - r));
@@ -160,7 +163,7 @@ static void compute_weight_grads(const gru_sizes *s, const clv_kernel_args *a, i
       double sum = 0;
       for (int64_t nt = 0; nt < s->n * s->t; nt++) {
         const REAL *x = is_recurrent ? h_of_previous_step(s, layer, nt)
-                                     : input_of(s, a, layer, nt, &ignored_n_inputs);
+                                     : layer_input(s, a, layer, nt, &ignored_n_inputs);
         sum += (double)d[nt * 3 * s->h + row] * (i == n_inputs ? 1 : x ? (double)x[i] : 0);
       }
       if (i < n_inputs)
@@ -173,7 +176,7 @@ static void compute_weight_grads(const gru_sizes *s, const clv_kernel_args *a, i
 /* Computes dx = d W_ih for all steps. d: gradients of the gates. */
 static void compute_input_grad(const gru_sizes *s, const clv_kernel_args *a, int layer,
                                const REAL *d, REAL *dx) {
-  const REAL *w = param_of(s, a, layer, 0);
+  const REAL *w = layer_param(s, a, layer, 0);
   int64_t n_inputs = layer ? s->h : s->f;
   for (int64_t nt = 0; nt < s->n * s->t; nt++)
     for (int64_t i = 0; i < n_inputs; i++) {

@@ -12,7 +12,7 @@ static double huber_dx(double x, double t, double delta) {
   return d > 0 ? delta : d < 0 ? -delta : d; /* a NaN stays a NaN */
 }
 
-PARAMETRIC_LOSS(huber, beta)
+DEFINE_PARAMETRIC_LOSS(huber, beta)
 
 CLV_OP_ROW(huber) = {
     .name = "huber",
@@ -27,5 +27,5 @@ CLV_OP_ROW(huber) = {
     .is_loss = true,
     .forward = huber_forward,
     .backward_input = huber_backward,
-    .saved_for_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_INPUTS,
 };

@@ -102,7 +102,8 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
       for (int64_t n = 0; n < n_rows; n++) sum += (double)dy[n * out + o] * x[n * features + f];
       store_or_add(&dw[weight_index(k, features, o, f)], sum, a->accumulate);
     }
-  if (k->d.attrs.bias) bias_gradient(dy, n_rows, out, 1, a->dparam[CLV_SLOT_BIAS], a->accumulate);
+  if (k->d.attrs.bias)
+    compute_bias_gradient(dy, n_rows, out, 1, a->dparam[CLV_SLOT_BIAS], a->accumulate);
   return CLV_OK;
 }
 

@@ -12,7 +12,7 @@ static clv_code log_softmax_forward(clv_kernel *base, const clv_kernel_args *a, 
   for (int64_t r = 0; r < n_rows; r++) {
     const REAL *x = (const REAL *)a->in[0] + r * n;
     REAL *y = (REAL *)a->out + r * n;
-    double largest = row_max(x, n), log_sum = log(row_exp_sum(x, n, largest));
+    double largest = row_max(x, n), log_sum = log(sum_row_exps(x, n, largest));
     for (int64_t i = 0; i < n; i++) y[i] = (REAL)(x[i] - largest - log_sum);
   }
   return CLV_OK;

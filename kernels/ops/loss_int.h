@@ -56,9 +56,10 @@ static inline clv_code mean_forward(const clv_ref_kernel *k, const clv_kernel_ar
 }
 
 static inline clv_code mean_backward(const clv_ref_kernel *k, const clv_kernel_args *a,
-                                     clv_loss_term *wrt_x, clv_loss_term *wrt_t) {
+                                     clv_loss_term *derivative_by_x,
+                                     clv_loss_term *derivative_by_t) {
   const REAL *x = a->in[0], *t = a->in[1];
-  clv_loss_term *const derivatives[] = {wrt_x, wrt_t};
+  clv_loss_term *const derivatives[] = {derivative_by_x, derivative_by_t};
   double dloss_per_term = read_dout(a) / (double)k->n_in;
   for (int input = 0; input < 2; input++) {
     REAL *d = a->din[input];
@@ -101,7 +102,7 @@ static inline clv_code parametric_mean_backward(const clv_ref_kernel *k, const c
 
 /* Defines the functions of a loss whose parameter is the attribute `field`, from NAME_term and
  * NAME_dx. */
-#define PARAMETRIC_LOSS(name, field)                                                          \
+#define DEFINE_PARAMETRIC_LOSS(name, field)                                                   \
   static clv_code name##_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {          \
     return equal_inputs_loss_shape(#name, s, ret, err);                                       \
   }                                                                                           \

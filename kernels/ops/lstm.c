@@ -17,14 +17,15 @@ static int lstm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   return recurrent_slots(4, s, ret);
 }
 
-/* Rows of one step in `saved`. LSTM_ROWS: number of rows. */
-enum { GATE_I, GATE_F, GATE_G, GATE_O, CELL, HIDDEN, LSTM_ROWS };
+/* Rows of H values that `saved` has for each step. N_LSTM_ROWS: number of rows. */
+enum { GATE_I, GATE_F, GATE_G, GATE_O, CELL, HIDDEN, N_LSTM_ROWS };
 
 typedef struct lstm_sizes {
   int64_t n, t, f, h; /* batch, steps, input features, hidden size */
   int n_layers;
   int n_slots; /* parameter slots of one layer: 4 with bias, else 2 */
-  REAL *rows;  /* rows of all layers, samples and steps, in `saved` or `scratch` */
+  /* N_LSTM_ROWS rows of H values for each layer, sample and step, in `saved` or `scratch` */
+  REAL *step_rows;
 } lstm_sizes;
 
 static lstm_sizes make_lstm_sizes(const clv_ref_kernel *k, const clv_kernel_args *a) {
@@ -39,7 +40,7 @@ static lstm_sizes make_lstm_sizes(const clv_ref_kernel *k, const clv_kernel_args
 }
 
 static size_t lstm_rows_bytes(const clv_ref_kernel *k) {
-  return k->n_out * LSTM_ROWS * (size_t)k->d.attrs.layers * sizeof(REAL);
+  return k->n_out * N_LSTM_ROWS * (size_t)k->d.attrs.layers * sizeof(REAL);
 }
 
 static size_t lstm_saved_bytes(const clv_ref_kernel *k) {
@@ -52,7 +53,7 @@ static size_t lstm_scratch_bytes(const clv_ref_kernel *k) {
 }
 
 static REAL *lstm_row(const lstm_sizes *s, int layer, int64_t n, int64_t t, int row) {
-  return s->rows + ((((int64_t)layer * s->n + n) * s->t + t) * LSTM_ROWS + row) * s->h;
+  return s->step_rows + ((((int64_t)layer * s->n + n) * s->t + t) * N_LSTM_ROWS + row) * s->h;
 }
 
 /* Returns the input of layer `layer` for sample n at step t. *ret_n_inputs: number of its

@@ -23,16 +23,16 @@ static clv_code matmul_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
 
 /* A product y(i, j) = sum_l x(i, l) z(l, j) with n_terms values of l. A stride is the distance
  * between adjacent rows or columns, in values. */
-typedef struct product {
+typedef struct matrix_product {
   int64_t n_rows, n_columns, n_terms;
   const REAL *x;
   int64_t x_row_stride, x_column_stride;
   const REAL *z;
   int64_t z_row_stride, z_column_stride;
   REAL *y;
-} product;
+} matrix_product;
 
-static void compute_product(const product *p) {
+static void compute_product(const matrix_product *p) {
   for (int64_t i = 0; i < p->n_rows; i++)
     for (int64_t j = 0; j < p->n_columns; j++) {
       double sum = 0;
@@ -47,9 +47,9 @@ static clv_code matmul_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
   clv_matmul s = clv_matmul_of(&((const clv_ref_kernel *)base)->d);
   (void)err;
   for (int64_t b = 0; b < s.batch; b++)
-    compute_product(&(product){s.m, s.n, s.k, (const REAL *)a->in[0] + b * s.m * s.k, s.k, 1,
-                               (const REAL *)a->in[1] + b * s.k * s.n, s.n, 1,
-                               (REAL *)a->out + b * s.m * s.n});
+    compute_product(&(matrix_product){s.m, s.n, s.k, (const REAL *)a->in[0] + b * s.m * s.k, s.k, 1,
+                                      (const REAL *)a->in[1] + b * s.k * s.n, s.n, 1,
+                                      (REAL *)a->out + b * s.m * s.n});
   return CLV_OK;
 }
 
@@ -59,11 +59,12 @@ static clv_code matmul_backward(clv_kernel *base, const clv_kernel_args *a, clv_
   for (int64_t b = 0; b < s.batch; b++) {
     const REAL *dy = (const REAL *)a->dout + b * s.m * s.n;
     if (a->din[0])
-      compute_product(&(product){s.m, s.k, s.n, dy, s.n, 1, (const REAL *)a->in[1] + b * s.k * s.n,
-                                 1, s.n, (REAL *)a->din[0] + b * s.m * s.k});
+      compute_product(&(matrix_product){s.m, s.k, s.n, dy, s.n, 1,
+                                        (const REAL *)a->in[1] + b * s.k * s.n, 1, s.n,
+                                        (REAL *)a->din[0] + b * s.m * s.k});
     if (a->din[1])
-      compute_product(&(product){s.k, s.n, s.m, (const REAL *)a->in[0] + b * s.m * s.k, 1, s.k, dy,
-                                 s.n, 1, (REAL *)a->din[1] + b * s.k * s.n});
+      compute_product(&(matrix_product){s.k, s.n, s.m, (const REAL *)a->in[0] + b * s.m * s.k, 1,
+                                        s.k, dy, s.n, 1, (REAL *)a->din[1] + b * s.k * s.n});
   }
   return CLV_OK;
 }
@@ -79,5 +80,5 @@ CLV_OP_ROW(matmul) = {
     .shape = matmul_shape,
     .forward = matmul_forward,
     .backward_input = matmul_backward,
-    .saved_for_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_INPUTS,
 };

@@ -24,5 +24,5 @@ CLV_OP_ROW(mse) = {
     .is_loss = true,
     .forward = mse_forward,
     .backward_input = mse_backward,
-    .saved_for_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_INPUTS,
 };

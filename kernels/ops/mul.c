@@ -5,7 +5,7 @@ static clv_code mul_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   return broadcast_shape("mul", s, ret, err);
 }
 
-BROADCAST(mul, x *z)
+DEFINE_BROADCAST_FORWARD(mul, x *z)
 
 static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
@@ -15,7 +15,7 @@ static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
     const REAL *other = a->in[1 - i];
     REAL *dx = a->din[i];
     if (dx && clv_has_broadcast_input(&k->d)) {
-      broadcast_gradient(k, a, i, other);
+      compute_broadcast_gradient(k, a, i, other);
       continue;
     }
     for (size_t j = 0; dx && j < k->n_in; j++) dx[j] = dy[j] * other[j];
@@ -38,5 +38,5 @@ CLV_OP_ROW(mul) = {
     .forward = mul_forward,
     .backward_input = mul_backward,
     .scratch_bytes = broadcast_scratch_bytes,
-    .saved_for_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_INPUTS,
 };

@@ -33,7 +33,7 @@
 #define OP_MATH_double(function) function
 #define MATH(function) OP_CAT(OP_MATH_, REAL)(function)
 
-enum { SAVE_BOTH_IN = CLV_SAVE_IN0 | CLV_SAVE_IN1 };
+enum { SAVE_BOTH_INPUTS = CLV_SAVE_IN0 | CLV_SAVE_IN1 };
 
 static inline void store_or_add(REAL *dst, double value, bool accumulate) {
   *dst = accumulate ? *dst + (REAL)value : (REAL)value;

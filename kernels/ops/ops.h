@@ -325,8 +325,8 @@ clv_code clv_check_trailing_dims(const char *op, const clv_op_site *site,
 
 /* Fails for extents above CLV_EXTENT_MAX, an empty batch, or more than CLV_VALUE_BYTES_MAX bytes.
  * `what` starts the error's sentence: "the output". */
-clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dtype,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_check_shape_and_dtype(const char *what, const clv_shape *shape, clv_dtype dtype,
+                                   clv_err *err) CLV_USE_RESULT;
 
 /* Fails if an extent other than the batch is 0, for ops where PyTorch fails too. */
 clv_code clv_check_no_empty_dim(const char *op, const clv_shape *in, clv_err *err) CLV_USE_RESULT;

@@ -27,11 +27,11 @@
   }
 
 /* Defines a backward function that computes dx[i] = `expression` of dy = dy[i], of s, value i of
- * the saved array `kept` (the input or the output), and of p and q. */
-#define POINTWISE_BACKWARD(name, kept, expression)                                                 \
+ * the saved array `saved_array`, which is the input or the output, and of p and q. */
+#define POINTWISE_BACKWARD(name, saved_array, expression)                                          \
   static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {      \
     const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                        \
-    const REAL *keep = (kept), *dout = a->dout;                                                    \
+    const REAL *keep = (saved_array), *dout = a->dout;                                             \
     REAL *din = a->din[0];                                                                         \
     const clv_formula_numbers by = clv_op_formula_numbers_of_row(&OP_ROW_NAME(name), &k->d.attrs); \
     const REAL p = (REAL)by.p, q = (REAL)by.q;                                                     \

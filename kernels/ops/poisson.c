@@ -33,5 +33,5 @@ CLV_OP_ROW(poisson) = {
     .is_loss = true,
     .forward = poisson_forward,
     .backward_input = poisson_backward,
-    .saved_for_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_INPUTS,
 };

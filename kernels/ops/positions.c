@@ -33,9 +33,8 @@ static int positions_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   return 1;
 }
 
-/* Returns the number of values of a sample, in packed sequences of the longest one that is
- * possible. *ret_n_before: number of values of W that stand before the first value that is
- * added. */
+/* Returns the number of values of a sample or, for packed sequences, of the longest sequence that
+ * is possible. *ret_n_before: number of values of W before the first value that is added to x. */
 static size_t count_sample_values(const clv_ref_kernel *k, size_t *ret_n_before) {
   const clv_shape *in = &k->d.in[0];
   int64_t packed_steps = k->d.attrs.packed, features = in->dim[in->rank - 1];

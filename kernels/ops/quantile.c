@@ -17,7 +17,7 @@ static double quantile_dx(double x, double t, double p) {
   return x < t ? -p : x > t ? 1 - p : x == t ? 0.5 - p : x - t; /* a NaN stays a NaN */
 }
 
-PARAMETRIC_LOSS(quantile, p)
+DEFINE_PARAMETRIC_LOSS(quantile, p)
 
 CLV_OP_ROW(quantile) = {
     .name = "quantile",
@@ -32,5 +32,5 @@ CLV_OP_ROW(quantile) = {
     .is_loss = true,
     .forward = quantile_forward,
     .backward_input = quantile_backward,
-    .saved_for_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_INPUTS,
 };

@@ -78,16 +78,17 @@ static inline clv_code resample_forward(clv_kernel *base, const clv_kernel_args 
   return CLV_OK;
 }
 
-/* Returns the gradient of input (h, w): the weighted sum of dy over the outputs that read it. */
+/* Returns the gradient of input (h, w): the weighted sum of dy over the outputs that read this
+ * input. */
 static inline double sum_reader_gradients(const clv_resample *r, const REAL *dy, int64_t h,
                                           int64_t w) {
-  int64_t row_end, column_end, row = clv_taps_first_reader(r, 0, h, &row_end);
+  int64_t row_end, column_end, row = clv_first_reading_output(r, 0, h, &row_end);
   double sum = 0;
   for (; row < row_end; row++) {
     clv_taps t = clv_taps_of(r, 0, row);
     double row_weight = clv_tap_weight(&t, h);
-    for (int64_t j = clv_taps_first_reader(r, 1, w, &column_end); row_weight > 0 && j < column_end;
-         j++) {
+    for (int64_t j = clv_first_reading_output(r, 1, w, &column_end);
+         row_weight > 0 && j < column_end; j++) {
       clv_taps u = clv_taps_of(r, 1, j);
       sum += row_weight * clv_tap_weight(&u, w) * dy[row * r->out[1] + j];
     }

@@ -15,7 +15,7 @@ static clv_code fail_mismatch(const clv_shape *expected, const clv_shape *in,
 
 static clv_code reshape_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *expected = &s->attrs->shape, *in = &s->in[0];
-  int64_t values_per_sample = 1, known_product = 1;
+  int64_t values_per_sample = 1, known_dims_product = 1;
   int inferred_dim = -1;
   if (in->rank < 1) return clv_fail(err, CLV_INVALID, "reshape needs a batch, got a scalar");
   if (expected->rank < 1 || expected->rank >= CLV_MAX_RANK)
@@ -26,15 +26,16 @@ static clv_code reshape_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
     if (expected->dim[i] == -1 && inferred_dim < 0)
       inferred_dim = i;
     else if (expected->dim[i] < 0 ||
-             __builtin_mul_overflow(known_product, expected->dim[i], &known_product))
+             __builtin_mul_overflow(known_dims_product, expected->dim[i], &known_dims_product))
       return fail_mismatch(expected, in, values_per_sample, err);
   }
-  bool is_possible = inferred_dim < 0 ? known_product == values_per_sample
-                                      : known_product && values_per_sample % known_product == 0;
+  bool is_possible = inferred_dim < 0
+                         ? known_dims_product == values_per_sample
+                         : known_dims_product && values_per_sample % known_dims_product == 0;
   if (!is_possible) return fail_mismatch(expected, in, values_per_sample, err);
   clv_shape out = {.rank = expected->rank + 1, .dim = {in->dim[0]}};
   for (int i = 0; i < expected->rank; i++)
-    out.dim[i + 1] = i == inferred_dim ? values_per_sample / known_product : expected->dim[i];
+    out.dim[i + 1] = i == inferred_dim ? values_per_sample / known_dims_product : expected->dim[i];
   *ret = out;
   return CLV_OK;
 }

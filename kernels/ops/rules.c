@@ -45,7 +45,8 @@ clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret
   return CLV_OK;
 }
 
-clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dtype, clv_err *err) {
+clv_code clv_check_shape_and_dtype(const char *what, const clv_shape *shape, clv_dtype dtype,
+                                   clv_err *err) {
   char text[160];
   if (shape->rank < 0 || shape->rank > CLV_MAX_RANK)
     return clv_fail(err, CLV_INVALID, "%s has rank %d, outside 0..%d", what, shape->rank,

@@ -13,7 +13,7 @@ static double smooth_l1_dx(double x, double t, double beta) {
   return d > 0 ? 1 : d < 0 ? -1 : d; /* a NaN stays a NaN */
 }
 
-PARAMETRIC_LOSS(smooth_l1, beta)
+DEFINE_PARAMETRIC_LOSS(smooth_l1, beta)
 
 CLV_OP_ROW(smooth_l1) = {
     .name = "smooth_l1",
@@ -28,5 +28,5 @@ CLV_OP_ROW(smooth_l1) = {
     .is_loss = true,
     .forward = smooth_l1_forward,
     .backward_input = smooth_l1_backward,
-    .saved_for_dx = SAVE_BOTH_IN,
+    .saved_for_dx = SAVE_BOTH_INPUTS,
 };

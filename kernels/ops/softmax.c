@@ -12,7 +12,7 @@ static clv_code softmax_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   for (int64_t r = 0; r < n_rows; r++) {
     const REAL *x = (const REAL *)a->in[0] + r * n;
     REAL *y = (REAL *)a->out + r * n;
-    double largest = row_max(x, n), sum = row_exp_sum(x, n, largest);
+    double largest = row_max(x, n), sum = sum_row_exps(x, n, largest);
     for (int64_t i = 0; i < n; i++) y[i] = (REAL)(exp((double)x[i] - largest) / sum);
   }
   return CLV_OK;

@@ -29,7 +29,7 @@ static inline double row_max(const REAL *x, int64_t n) {
 }
 
 /* Returns sum_i exp(x_i - largest) of a row, whose largest value is `largest`. */
-static inline double row_exp_sum(const REAL *x, int64_t n, double largest) {
+static inline double sum_row_exps(const REAL *x, int64_t n, double largest) {
   double sum = 0;
   for (int64_t i = 0; i < n; i++) sum += exp((double)x[i] - largest);
   return sum;

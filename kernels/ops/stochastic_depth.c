@@ -2,7 +2,7 @@
 #include "kernels/ops/pointwise_int.h"
 
 /* Returns the factor of kept records; 0 for p = 1, which keeps no record. */
-static REAL scale_of_kept(const clv_ref_kernel *k) {
+static REAL kept_factor(const clv_ref_kernel *k) {
   double p = k->d.attrs.p;
   return (REAL)(p < 1 ? 1 / (1 - p) : 0);
 }
@@ -20,7 +20,7 @@ static clv_code stochastic_depth_forward(clv_kernel *base, const clv_kernel_args
     if (n % 4 == 0) clv_rng_block(&a->key, (uint32_t)(n / 4), random_words);
     bool is_kept = (random_words[n % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
     for (size_t i = n * values_per_record; i < (n + 1) * values_per_record; i++)
-      ((REAL *)a->out)[i] = ((const REAL *)a->in[0])[i] * (is_kept ? scale_of_kept(k) : 0);
+      ((REAL *)a->out)[i] = ((const REAL *)a->in[0])[i] * (is_kept ? kept_factor(k) : 0);
     if (k->has_backward) ((uint8_t *)a->saved)[n] = is_kept;
   }
   return CLV_OK;
@@ -34,7 +34,7 @@ static clv_code stochastic_depth_backward(clv_kernel *base, const clv_kernel_arg
   if (!k->d.training) return identity_backward(base, a, err);
   for (size_t i = 0; i < k->n_in; i++)
     ((REAL *)a->din[0])[i] =
-        ((const REAL *)a->dout)[i] * (is_kept_record[i / values_per_record] ? scale_of_kept(k) : 0);
+        ((const REAL *)a->dout)[i] * (is_kept_record[i / values_per_record] ? kept_factor(k) : 0);
   return CLV_OK;
 }
 

@@ -62,9 +62,9 @@ static double sum_of_squares(const float *x, size_t n) {
   return lane[0];
 }
 
-clv_code clv_ref_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
-                             size_t n_runs, double *ret, clv_err *err) {
+clv_code clv_ref_sum_squares(const clv_backend *b, const float *x, const clv_extent *ranges,
+                             size_t n_ranges, double *ret, clv_err *err) {
   (void)b, (void)err;
-  for (size_t i = 0; i < n_runs; i++) ret[i] = sum_of_squares(x + runs[i].at, runs[i].n);
+  for (size_t i = 0; i < n_ranges; i++) ret[i] = sum_of_squares(x + ranges[i].at, ranges[i].n);
   return CLV_OK;
 }

@@ -14,8 +14,8 @@
 #undef CLV_OPTIMIZER
 
 void clv_ref_step(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
-                  float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
-                  size_t n_runs) {
+                  float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *ranges,
+                  size_t n_ranges) {
   static void (*const steps[])(const clv_step_args *, float *, const float *, float *const[],
                                const clv_extent *) = {
 #define CLV_OPTIMIZER(NAME, name, ...) [CLV_OPTIM_##NAME] = name,
@@ -23,5 +23,5 @@ void clv_ref_step(const clv_backend *b, const clv_step_args *a, float *p, const 
 #undef CLV_OPTIMIZER
   };
   (void)b;
-  for (size_t i = 0; i < n_runs; i++) steps[a->kind](a, p, g, moments, &runs[i]);
+  for (size_t i = 0; i < n_ranges; i++) steps[a->kind](a, p, g, moments, &ranges[i]);
 }

@@ -5,9 +5,9 @@
  */
 #include "kernels/steps/steps.h"
 
-/* Returns 1 - beta for the beta that the configuration says, with at most 7 decimals, before it was
- * rounded to the f32 argument. 1 - 0.999f would differ from 0.001 by 1.3e-5 of 0.001, and every
- * second moment of Adam as much. */
+/* Returns 1 - beta, where `beta` is a decimal number of the configuration, with at most 7 decimals,
+ * rounded to f32; computes with the decimal number. 1 - 0.999f would differ from 0.001 by 1.3e-5 of
+ * 0.001, and so would every second moment of Adam. */
 static float one_minus_beta(float beta) { return (float)(round((1 - (double)beta) * 1e7) / 1e7); }
 
 static void prepare_sgd(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {

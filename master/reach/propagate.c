@@ -79,7 +79,7 @@ static index_run get_resampled_indexes(const reach_axis *a, bool is_backward, in
   int axis = (int)a->a;
   clv_taps t = clv_taps_of(r, axis, is_backward ? 0 : x);
   if (!is_backward) return clip_run(t.first, 1, t.w[1] > 0 ? t.n : 1, extent);
-  int64_t end, first = clv_taps_first_reader(r, axis, x, &end), n = 0;
+  int64_t end, first = clv_first_reading_output(r, axis, x, &end), n = 0;
   for (int64_t o = first; o < end; o++) {
     t = clv_taps_of(r, axis, o);
     if (clv_tap_weight(&t, x) > 0 && !n++) first = o;

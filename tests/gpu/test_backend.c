@@ -141,7 +141,7 @@ static void one_backend_copies_from_another(void **state) {
 /* A session must not find values of an earlier session, neither in device memory nor in the
  * page-locked slots of the host, which the simulated device reuses. */
 static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **state) {
-  size_t bytes = (size_t)GPU_SLOTS * GPU_SLOT_BYTES;
+  size_t bytes = (size_t)GPU_COPY_SLOTS * GPU_COPY_SLOT_BYTES;
   char *secret = allocate_host(bytes), *read_back = allocate_host(bytes);
   (void)state;
   memset(secret, 0x5E, bytes);
@@ -149,14 +149,14 @@ static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **stat
   void *p = copy_to_new_memory(b, secret, bytes);
   must(clv_backend_get(b, read_back, p, bytes, &err), &err);
   assert_memory_equal(read_back, secret, bytes);
-  assert_memory_equal(((clv_gpu *)b->private_data)->slots[0].host, secret, GPU_SLOT_BYTES);
+  assert_memory_equal(((clv_gpu *)b->private_data)->slots[0].host, secret, GPU_COPY_SLOT_BYTES);
   b->memory->free(b, p);
   clv_cuda_close(b);
   assert_int_equal(clv_sim_get_counts().dirty_pinned_bytes, 0);
   must(clv_cuda_open(clv_sim_make_vendor(&(clv_sim_options){0}), 0, &b, &err), &err);
   memset(secret, 0, bytes);
-  for (int i = 0; i < GPU_SLOTS; i++)
-    assert_memory_equal(((clv_gpu *)b->private_data)->slots[i].host, secret, GPU_SLOT_BYTES);
+  for (int i = 0; i < GPU_COPY_SLOTS; i++)
+    assert_memory_equal(((clv_gpu *)b->private_data)->slots[i].host, secret, GPU_COPY_SLOT_BYTES);
   must(b->memory->allocate(b, bytes, &p, &err), &err);
   must(clv_backend_get(b, read_back, p, bytes, &err), &err);
   assert_memory_equal(read_back, secret, bytes);

@@ -242,7 +242,7 @@ static void failed_launch_fails_all_later_work(void **state) {
  * dimensions are larger than the columns. */
 static void products_are_column_major(void **state) {
   enum { M = 2, NN = 3, K = 2, LDA = 3, LDB = 4, LDD = 5 };
-  const clv_cuda_matmul_desc d = {.a_t = true,
+  const clv_cuda_matmul_desc d = {.a_is_transposed = true,
                                   .m = M,
                                   .n = NN,
                                   .k = K,

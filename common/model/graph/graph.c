@@ -100,14 +100,14 @@ static clv_code infer_shape_of_node(const clv_graph *g, clv_node *node, clv_err 
   CLV_TRY(check_dtypes(def, &site, err));
   CLV_TRY(def->shape(&site, &shape, err));
   clv_dtype dtype = def->takes_row_numbers ? g->dtype : site.in_dtype[0];
-  CLV_TRY(clv_check_value("the output", &shape, dtype, err));
+  CLV_TRY(clv_check_shape_and_dtype("the output", &shape, dtype, err));
   int n = def->slots ? def->slots(&site, slots) : 0;
   if (n > def->max_params)
     return clv_fail(err, CLV_INTERNAL, "%s has %d parameters, its row says %d at most", def->name,
                     n, def->max_params);
   for (int i = 0; i < n; i++) {
     CLV_TRY(check_param_has_values(def, &site, &slots[i], err));
-    CLV_TRY(clv_check_value(slots[i].suffix, &slots[i].shape, dtype, err));
+    CLV_TRY(clv_check_shape_and_dtype(slots[i].suffix, &slots[i].shape, dtype, err));
   }
   node->shape = shape;
   node->dtype = dtype;
@@ -160,7 +160,7 @@ clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
   if (!is_float_dtype(dtype) && dtype != CLV_I64)
     return clv_fail(err, CLV_INVALID, "input '%s' is %s; graphs take f32, f64 and i64", name,
                     clv_dtype_name(dtype));
-  if (clv_check_value("its shape", shape, dtype, err) != CLV_OK)
+  if (clv_check_shape_and_dtype("its shape", shape, dtype, err) != CLV_OK)
     return clv_err_prefix(err, "input '%s'", name);
   memcpy(node.name, name, strlen(name) + 1);
   return append_node(g, &node, ret_node, err);
@@ -290,7 +290,7 @@ static clv_code infer_shapes_for_batches(clv_graph *g, const int64_t n[CLV_MAX_I
     if (node->op == CLV_OP_INPUT) {
       int64_t input_batch = n[input++];
       if (node->shape.rank) node->shape.dim[0] = input_batch;
-      code = clv_check_value("its shape", &node->shape, node->dtype, err);
+      code = clv_check_shape_and_dtype("its shape", &node->shape, node->dtype, err);
     } else {
       code = infer_shape_of_node(g, node, err);
     }

@@ -14,7 +14,7 @@ enum { N_DEVICES = CLV_CUDA_DRY_RUN_MAX + 1 };
 
 /* Memory whose addresses serve as handles; no function reads it. The handle of a device's stream is
  * the address of streams[device]. */
-static char dummy, streams[N_DEVICES];
+static char dummy_handle, streams[N_DEVICES];
 
 static size_t get_assumed_workspace(int device, size_t max_bytes) {
   return device == CLV_CUDA_DRY_RUN_MAX ? max_bytes : 0;
@@ -30,7 +30,7 @@ static clv_code describe_device(int device, clv_cuda_info *ret, clv_err *err) {
 
 static clv_code allocate_nothing(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
   (void)s, (void)bytes, (void)err;
-  *ret = &dummy;
+  *ret = &dummy_handle;
   return CLV_OK;
 }
 
@@ -55,7 +55,7 @@ static void stream_free(clv_cuda_stream *s) { (void)s; }
 
 static clv_code event_new(int device, bool is_timed, clv_cuda_event **ret, clv_err *err) {
   (void)device, (void)is_timed, (void)err;
-  *ret = (clv_cuda_event *)&dummy;
+  *ret = (clv_cuda_event *)&dummy_handle;
   return CLV_OK;
 }
 
@@ -66,7 +66,7 @@ static void event_free(clv_cuda_event *e) { (void)e; }
 static clv_code matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
                            size_t *ret_workspace, clv_err *err) {
   (void)d, (void)err;
-  *ret = (clv_cuda_matmul *)&dummy;
+  *ret = (clv_cuda_matmul *)&dummy_handle;
   *ret_workspace = get_assumed_workspace(device, CLV_CUDA_MATMUL_MAX_WORKSPACE);
   return CLV_OK;
 }
@@ -76,7 +76,7 @@ static void matmul_free(clv_cuda_matmul *m) { (void)m; }
 static clv_code conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
                          size_t *ret_workspace, clv_err *err) {
   (void)d, (void)err;
-  *ret = (clv_cuda_conv *)&dummy;
+  *ret = (clv_cuda_conv *)&dummy_handle;
   *ret_workspace = get_assumed_workspace(device, CLV_CUDA_CONV_MAX_WORKSPACE);
   return CLV_OK;
 }
@@ -97,7 +97,7 @@ static clv_code lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cu
   size_t n_hidden_values = (n_later_layers + 1) * (size_t)(d->n * d->t) * h;
   size_t reserve_bytes =
       d->has_backward ? VALUES_SAVED_PER_STEP * n_hidden_values * sizeof(float) : 0;
-  *ret = (clv_cuda_lstm *)&dummy;
+  *ret = (clv_cuda_lstm *)&dummy_handle;
   *ret_space = (clv_cuda_lstm_space){
       .weights = n_weights * sizeof(float),
       .reserve = reserve_bytes + get_assumed_workspace(device, reserve_bytes),

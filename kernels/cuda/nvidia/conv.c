@@ -23,7 +23,7 @@ typedef struct device_ref {
   const char *json; /* description of the device; NULL: device number `device` of this host */
 } device_ref;
 
-/* A plan, and the variant pack of the last call's pointers. */
+/* A plan of cuDNN, and cuDNN's descriptor (variant pack) of the pointers of the last call. */
 typedef struct conv_variant {
   cudnnBackendDescriptor_t plan;         /* NULL: there is no plan */
   cudnnBackendDescriptor_t variant_pack; /* cuDNN's descriptor of the pointers below */
@@ -71,17 +71,17 @@ static bool has_note(const cudnnBackendNumericalNote_t *notes, int64_t n,
 static bool is_engine_allowed(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t engine,
                               bool may_round) {
   cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
-  cudnnBackendBehaviorNote_t behaviour[CUDNN_BEHAVIOR_NOTE_TYPE_COUNT];
+  cudnnBackendBehaviorNote_t behaviour_notes[CUDNN_BEHAVIOR_NOTE_TYPE_COUNT];
   int64_t n = 0, m = 0;
   if (cudnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
                                       CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT,
                                       &n, notes) != CUDNN_STATUS_SUCCESS ||
       cudnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE,
                                       CUDNN_TYPE_BEHAVIOR_NOTE, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &m,
-                                      behaviour) != CUDNN_STATUS_SUCCESS)
+                                      behaviour_notes) != CUDNN_STATUS_SUCCESS)
     return false;
   for (int64_t i = 0; i < m; i++)
-    if (behaviour[i] == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) return false;
+    if (behaviour_notes[i] == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) return false;
   return !has_note(notes, n, excluded_notes, CLV_COUNT(excluded_notes)) &&
          (may_round || !has_note(notes, n, rounding_notes, CLV_COUNT(rounding_notes)));
 }
@@ -207,11 +207,13 @@ static bool try_allowed_engines(const engine_choice *c, cudnnBackendDescriptor_t
 static clv_code choose_engine(engine_choice *c, device_ref ref, const clv_cuda_conv_desc *d,
                               float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *plan_info,
                               clv_err *err) {
-  static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
+  static const cudnnBackendHeurMode_t heuristic_modes[] = {CUDNN_HEUR_MODE_A,
+                                                           CUDNN_HEUR_MODE_FALLBACK};
   CLV_TRY(make_device_properties(c->cudnn, ref, &c->device, err));
   CLV_TRY(clv_nvidia_conv_graph(c->cudnn, d, beta, &c->graph, err));
-  for (size_t i = 0; i < CLV_COUNT(modes); i++)
-    if (query_engines(c, modes[i], err) == CLV_OK && try_allowed_engines(c, ret, plan_info))
+  for (size_t i = 0; i < CLV_COUNT(heuristic_modes); i++)
+    if (query_engines(c, heuristic_modes[i], err) == CLV_OK &&
+        try_allowed_engines(c, ret, plan_info))
       return CLV_OK;
   return clv_fail(err, CLV_UNIMPLEMENTED,
                   "cuDNN has no engine for this convolution that is exact and gives the same bits "
@@ -391,9 +393,9 @@ clv_code clv_nvidia_conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_c
                              size_t *ret_workspace, clv_err *err) {
   const nvidia_cudnn *cudnn;
   clv_cuda_conv *c;
-  clv_err why;
-  if (clv_nvidia_cudnn(&cudnn, &why) != CLV_OK)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "%s", why.text);
+  clv_err plan_err;
+  if (clv_nvidia_cudnn(&cudnn, &plan_err) != CLV_OK)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "%s", plan_err.text);
   CLV_TRY(clv_nvidia_set_device(device, err));
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->cudnn = cudnn;
@@ -422,11 +424,11 @@ void clv_nvidia_conv_free(clv_cuda_conv *c) {
 
 static clv_code make_variant_pack(const nvidia_cudnn *cudnn, conv_variant *variant,
                                   void *const pointers[3], void *workspace, clv_err *err) {
-  static const int64_t ids[3] = {GRAPH_X, GRAPH_W, GRAPH_Y};
+  static const int64_t tensor_ids[3] = {GRAPH_X, GRAPH_W, GRAPH_Y};
   CLV_TRY(clv_nvidia_make_descriptor(cudnn, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
                                      &variant->variant_pack, err));
   CLV_TRY(clv_nvidia_set_attribute(cudnn, variant->variant_pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
-                                   CUDNN_TYPE_INT64, 3, ids, err));
+                                   CUDNN_TYPE_INT64, 3, tensor_ids, err));
   CLV_TRY(clv_nvidia_set_attribute(cudnn, variant->variant_pack,
                                    CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3,
                                    pointers, err));

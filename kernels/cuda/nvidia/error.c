@@ -9,11 +9,11 @@
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
 /* The meaning of an error of NVIDIA's runtime for the caller. Errors not listed are CLV_INTERNAL.
- * `marks_lost`: the process cannot use the device any more. */
+ * `marks_device_lost`: the process cannot use the device any more. */
 typedef struct error_meaning {
   cudaError_t error;
   clv_code code;
-  bool marks_lost;
+  bool marks_device_lost;
 } error_meaning;
 
 static const error_meaning error_meanings[] = {
@@ -65,7 +65,7 @@ clv_code clv_nvidia_fail_text_at(const char *where, const char *call, int device
 clv_code clv_nvidia_fail_at(const char *where, const char *call, int device, cudaError_t answer,
                             clv_err *err) {
   const error_meaning *m = find_error_meaning(answer);
-  if (m->marks_lost && device >= 0 && device < NVIDIA_MAX_DEVICES)
+  if (m->marks_device_lost && device >= 0 && device < NVIDIA_MAX_DEVICES)
     atomic_store(&fatal_errors[device], (int)answer);
   cudaGetLastError(); /* clears the error, so that the next call does not report it again */
   return clv_nvidia_fail_text_at(where, call, device, cudaGetErrorString(answer), m->code, err);

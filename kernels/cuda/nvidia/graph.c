@@ -14,18 +14,18 @@ clv_code clv_nvidia_dnn_fail(const nvidia_cudnn *cudnn, const char *call, cudnnS
   bool is_out_of_memory = answer == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
                           answer == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
   int category = CUDNN_STATUS_CATEGORY((int)answer);
-  bool lacks_part = answer == CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE ||
-                    answer == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED ||
-                    answer == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH;
-  bool is_unsupported =
-      lacks_part || category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM;
-  return clv_fail(err,
-                  is_out_of_memory ? CLV_EXHAUSTED
-                  : is_unsupported ? CLV_UNIMPLEMENTED
-                                   : CLV_INTERNAL,
-                  "%s: %s: %s%.255s", call, cudnn->cudnnGetErrorString(answer),
-                  lacks_part ? "a part of cuDNN is missing, damaged or of another version: " : "",
-                  why);
+  bool lacks_sublibrary = answer == CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE ||
+                          answer == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED ||
+                          answer == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH;
+  bool is_unsupported = lacks_sublibrary || category == CUDNN_STATUS_NOT_SUPPORTED ||
+                        category == CUDNN_STATUS_BAD_PARAM;
+  return clv_fail(
+      err,
+      is_out_of_memory ? CLV_EXHAUSTED
+      : is_unsupported ? CLV_UNIMPLEMENTED
+                       : CLV_INTERNAL,
+      "%s: %s: %s%.255s", call, cudnn->cudnnGetErrorString(answer),
+      lacks_sublibrary ? "a part of cuDNN is missing, damaged or of another version: " : "", why);
 }
 
 clv_code clv_nvidia_make_descriptor(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
@@ -51,7 +51,7 @@ clv_code clv_nvidia_finish_descriptor(const nvidia_cudnn *cudnn,
   return clv_nvidia_dnn_fail(cudnn, "cudnnBackendFinalize", answer, err);
 }
 
-/* An attribute of a cuDNN descriptor: n values. */
+/* An attribute of a cuDNN descriptor, which has n values of one type. */
 typedef struct attribute {
   cudnnBackendAttributeName_t name;
   cudnnBackendAttributeType_t type;
@@ -120,7 +120,7 @@ typedef struct pass_names {
   cudnnBackendAttributeName_t x, w, y, window, alpha, beta;
 } pass_names;
 
-#define PASS(operation, prefix, x, w, y)                        \
+#define PASS_NAMES(operation, prefix, x, w, y)                  \
   {                                                             \
     operation, CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_##x, \
         CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_##w,        \
@@ -132,11 +132,11 @@ typedef struct pass_names {
 
 static const pass_names passes[] = {
     [CLV_CUDA_FORWARD] =
-        PASS(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, FORWARD, X, W, Y),
-    [CLV_CUDA_GRAD_INPUT] =
-        PASS(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, BWD_DATA, DX, W, DY),
-    [CLV_CUDA_GRAD_WEIGHT] =
-        PASS(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, BWD_FILTER, X, DW, DY),
+        PASS_NAMES(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, FORWARD, X, W, Y),
+    [CLV_CUDA_GRAD_INPUT] = PASS_NAMES(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                                       BWD_DATA, DX, W, DY),
+    [CLV_CUDA_GRAD_WEIGHT] = PASS_NAMES(
+        CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, BWD_FILTER, X, DW, DY),
 };
 
 enum { PART_X, PART_W, PART_Y, PART_WINDOW, PART_OPERATION, N_PARTS };

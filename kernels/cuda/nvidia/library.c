@@ -137,9 +137,11 @@ clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) {
 }
 
 /* Prints a library's name and version. The version is one number, with the major part in units of
- * `unit` and the minor part in units of 100: 130100 is 13.1.0 with unit 10000. */
-static void print_version(char *ret, size_t len, const char *name, size_t version, size_t unit) {
-  snprintf(ret, len, "%s %zu.%zu.%zu", name, version / unit, version % unit / 100, version % 100);
+ * major_unit and the minor part in units of 100: if major_unit is 10000, 130100 is 13.1.0. */
+static void print_version(char *ret, size_t len, const char *name, size_t version,
+                          size_t major_unit) {
+  snprintf(ret, len, "%s %zu.%zu.%zu", name, version / major_unit, version % major_unit / 100,
+           version % 100);
 }
 
 void clv_nvidia_versions(char *ret, size_t len) {

@@ -75,10 +75,10 @@ static clv_code make_layout(const clv_cuda_matmul *m, cudaDataType_t type, int64
 
 static clv_code describe_layouts(clv_cuda_matmul *m, const clv_cuda_matmul_desc *d, clv_err *err) {
   m->factor_type = d->math == CLV_CUDA_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-  CLV_TRY(make_layout(m, m->factor_type, d->a_t ? d->k : d->m, d->a_t ? d->m : d->k, d->lda,
-                      d->batch, d->stride_a, &m->a, err));
-  CLV_TRY(make_layout(m, m->factor_type, d->b_t ? d->n : d->k, d->b_t ? d->k : d->n, d->ldb,
-                      d->batch, d->stride_b, &m->b, err));
+  CLV_TRY(make_layout(m, m->factor_type, d->a_is_transposed ? d->k : d->m,
+                      d->a_is_transposed ? d->m : d->k, d->lda, d->batch, d->stride_a, &m->a, err));
+  CLV_TRY(make_layout(m, m->factor_type, d->b_is_transposed ? d->n : d->k,
+                      d->b_is_transposed ? d->k : d->n, d->ldb, d->batch, d->stride_b, &m->b, err));
   return make_layout(m, CUDA_R_32F, d->m, d->n, d->ldd, d->batch, d->stride_d, &m->d, err);
 }
 
@@ -95,7 +95,8 @@ static clv_code set_epilogue(const clv_cuda_matmul *m, cublasLtEpilogue_t epilog
 }
 
 static clv_code describe_product(clv_cuda_matmul *m, const clv_cuda_matmul_desc *d, clv_err *err) {
-  cublasOperation_t a = d->a_t ? CUBLAS_OP_T : CUBLAS_OP_N, b = d->b_t ? CUBLAS_OP_T : CUBLAS_OP_N;
+  cublasOperation_t a = d->a_is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                    b = d->b_is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   LT_TRY(m, err, cublasLtMatmulDescCreate, &m->op,
          d->math == CLV_CUDA_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
   LT_TRY(m, err, cublasLtMatmulDescSetAttribute, m->op, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a);

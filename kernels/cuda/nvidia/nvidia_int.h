@@ -116,8 +116,8 @@ enum { GRAPH_X = 1, GRAPH_W, GRAPH_Y };
 /* Alignment of the tensors of a convolution, in bytes. */
 enum { CONV_ALIGNMENT = 16 };
 
-/* Makes cuDNN's operation graph of one convolution. beta applies to the tensor that the pass
- * writes. */
+/* Makes cuDNN's operation graph of one convolution. beta multiplies the old values of the tensor
+ * that the pass writes. */
 clv_code clv_nvidia_conv_graph(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d, float beta,
                                cudnnBackendDescriptor_t *ret, clv_err *err) CLV_USE_RESULT;
 /* These functions make a cuDNN descriptor, set its attributes one by one, and finalise it. */

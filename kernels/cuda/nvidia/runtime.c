@@ -72,7 +72,7 @@ clv_code clv_nvidia_describe(int device, clv_cuda_info *ret, clv_err *err) {
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
   cudaMemPool_t pool;
-  uint64_t readers; /* bit mask of the other devices that may access the pool's memory */
+  uint64_t reader_mask; /* bit mask of the other devices that may access the pool's memory */
 } pools[NVIDIA_MAX_DEVICES];
 
 /* Makes a pool that keeps freed memory for the process, so that allocating it again is cheap. */
@@ -193,23 +193,24 @@ clv_code clv_nvidia_copy(clv_cuda_stream *s, void *dst, const void *src, size_t 
   return enqueue_copy(s, dst, src, bytes, cudaMemcpyDeviceToDevice, err);
 }
 
-/* Gives device `reader` access to the memory pool of device `owner` if the two are connected;
- * otherwise copies pass through the host. */
-static clv_code enable_peer_access(int owner, int reader, clv_err *err) {
-  struct cudaMemAccessDesc access = {.location = {.type = cudaMemLocationTypeDevice, .id = reader},
-                                     .flags = cudaMemAccessFlagsProtReadWrite};
+/* Gives device `reader_device` access to the memory pool of device `owner_device` if the two are
+ * connected; otherwise copies pass through the host. */
+static clv_code enable_peer_access(int owner_device, int reader_device, clv_err *err) {
+  struct cudaMemAccessDesc access = {
+      .location = {.type = cudaMemLocationTypeDevice, .id = reader_device},
+      .flags = cudaMemAccessFlagsProtReadWrite};
   cudaMemPool_t pool;
   int can_access = 0;
-  CLV_TRY(clv_nvidia_pool(owner, &pool, err));
-  NVIDIA_TRY(owner, err, cudaDeviceCanAccessPeer, &can_access, reader, owner);
+  CLV_TRY(clv_nvidia_pool(owner_device, &pool, err));
+  NVIDIA_TRY(owner_device, err, cudaDeviceCanAccessPeer, &can_access, reader_device, owner_device);
   pthread_mutex_lock(&pools_lock);
-  bool has_access = pools[owner].readers >> reader & 1;
-  pools[owner].readers |= 1ull << reader;
+  bool has_access = pools[owner_device].reader_mask >> reader_device & 1;
+  pools[owner_device].reader_mask |= 1ull << reader_device;
   cudaError_t answer =
       has_access || !can_access ? cudaSuccess : cudaMemPoolSetAccess(pool, &access, 1);
   pthread_mutex_unlock(&pools_lock);
   if (answer != cudaSuccess)
-    return clv_nvidia_fail_at(CLV_HERE, "cudaMemPoolSetAccess", owner, answer, err);
+    return clv_nvidia_fail_at(CLV_HERE, "cudaMemPoolSetAccess", owner_device, answer, err);
   return CLV_OK;
 }
 

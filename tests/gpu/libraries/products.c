@@ -24,8 +24,8 @@ static float apply_epilogue(const clv_cuda_matmul_desc *d, double sum, const flo
 
 static void multiply_matrices(const clv_cuda_matmul_desc *d, const void *a, const void *b,
                               const float *bias, float beta, float *out) {
-  double *left = read_matrix(d->math, a, d->a_t, d->lda, d->m, d->k);
-  double *right = read_matrix(d->math, b, d->b_t, d->ldb, d->k, d->n);
+  double *left = read_matrix(d->math, a, d->a_is_transposed, d->lda, d->m, d->k);
+  double *right = read_matrix(d->math, b, d->b_is_transposed, d->ldb, d->k, d->n);
   double *sums = sim_allocate_fresh((size_t)(d->m * d->n) * sizeof *sums);
   for (int64_t j = 0; j < d->n; j++)
     for (int64_t i = 0; i < d->m; i++)

@@ -99,8 +99,15 @@ static const char *const math_names[] = {"f32", "TF32", "bf16"};
 
 static void measure_products(bench *m, clv_cuda_math math) {
   const int64_t n = 4096;
-  const clv_cuda_matmul_desc d = {
-      .a_t = true, .m = n, .n = n, .k = n, .lda = n, .ldb = n, .ldd = n, .batch = 1, .math = math};
+  const clv_cuda_matmul_desc d = {.a_is_transposed = true,
+                                  .m = n,
+                                  .n = n,
+                                  .k = n,
+                                  .lda = n,
+                                  .ldb = n,
+                                  .ldd = n,
+                                  .batch = 1,
+                                  .math = math};
   size_t workspace;
   clv_err err;
   must_succeed(m->v->matmul_new(m->device, &d, &m->product, &workspace, &err), &err);

@@ -464,8 +464,9 @@ static clv_code vendor_matmul_new(int device, const clv_cuda_matmul_desc *d, clv
   LOCK;
   check_creates_nothing_in_capture("a product");
   CLV_TRY(check_device(device, err));
-  if (d->m < 1 || d->n < 1 || d->k < 1 || d->batch < 1 || d->lda < (d->a_t ? d->k : d->m) ||
-      d->ldb < (d->b_t ? d->n : d->k) || d->ldd < d->m)
+  if (d->m < 1 || d->n < 1 || d->k < 1 || d->batch < 1 ||
+      d->lda < (d->a_is_transposed ? d->k : d->m) || d->ldb < (d->b_is_transposed ? d->n : d->k) ||
+      d->ldd < d->m)
     return clv_fail(err, CLV_INVALID, "a product of %lld x %lld x %lld with %lld, %lld, %lld",
                     (long long)d->m, (long long)d->n, (long long)d->k, (long long)d->lda,
                     (long long)d->ldb, (long long)d->ldd);
@@ -500,12 +501,12 @@ static clv_code vendor_matmul(sim_stream *s, clv_cuda_matmul *m, const void *a, 
          factor_bytes = sim_get_factor_bytes(t->math);
   CLV_TRY(check_stream(s, err));
   sim_memory_check(s->device, a,
-                   matrix_bytes(t->a_t ? t->k : t->m, t->a_t ? t->m : t->k, t->lda, t->batch,
-                                t->stride_a, factor_bytes),
+                   matrix_bytes(t->a_is_transposed ? t->k : t->m, t->a_is_transposed ? t->m : t->k,
+                                t->lda, t->batch, t->stride_a, factor_bytes),
                    "A of a product");
   sim_memory_check(s->device, b,
-                   matrix_bytes(t->b_t ? t->n : t->k, t->b_t ? t->k : t->n, t->ldb, t->batch,
-                                t->stride_b, factor_bytes),
+                   matrix_bytes(t->b_is_transposed ? t->n : t->k, t->b_is_transposed ? t->k : t->n,
+                                t->ldb, t->batch, t->stride_b, factor_bytes),
                    "B of a product");
   sim_memory_check(s->device, d, matrix_bytes(t->m, t->n, t->ldd, t->batch, t->stride_d, sizeof *d),
                    "D of a product");

@@ -115,15 +115,15 @@ static clv_code normalise_rows_param_grads(bench *m, clv_err *err) {
 }
 
 static clv_code class_loss(bench *m, clv_err *err) {
-  const cuda_classes c = {
-      .rows = m->n_rows, .classes = m->row_width, .positions_per_sample = 1, .x_is_logits = true};
+  const cuda_class_loss c = {
+      .rows = m->n_rows, .n_classes = m->row_width, .positions_per_sample = 1, .x_is_logits = true};
   return clv_gpu_class_loss(m->g, &c, m->x, (int64_t *)m->dropout_mask, m->statistics,
                             m->partial_sums, NULL, m->small_buffer, err);
 }
 
 static clv_code class_loss_back(bench *m, clv_err *err) {
-  const cuda_classes c = {
-      .rows = m->n_rows, .classes = m->row_width, .positions_per_sample = 1, .x_is_logits = true};
+  const cuda_class_loss c = {
+      .rows = m->n_rows, .n_classes = m->row_width, .positions_per_sample = 1, .x_is_logits = true};
   return clv_gpu_class_loss_back(m->g, &c, m->x, (int64_t *)m->dropout_mask, m->small_buffer,
                                  m->statistics, m->y, err);
 }
@@ -139,9 +139,9 @@ static clv_code mse_back(bench *m, clv_err *err) {
 /* ---- kernels over images --------------------------------------------------------------------- */
 
 static cuda_batchnorm make_batchnorm(const bench *m, bool is_channels_last) {
-  cuda_sums s = is_channels_last
-                    ? gpu_sums_channels_last(m->n_samples, m->n_channels, m->n_positions)
-                    : gpu_sums_of(m->n_samples, m->n_channels, m->n_positions);
+  cuda_sum_layout s =
+      is_channels_last ? gpu_sum_layout_channels_last(m->n_samples, m->n_channels, m->n_positions)
+                       : gpu_sum_layout_of(m->n_samples, m->n_channels, m->n_positions);
   return (cuda_batchnorm){.sums = s,
                           .is_training = true,
                           .channels_last = is_channels_last,
@@ -164,7 +164,7 @@ static clv_code batchnorm_normalise(bench *m, bool is_channels_last, clv_err *er
 }
 
 static cuda_gradient make_gradient(const bench *m) {
-  return (cuda_gradient){.gate = GPU_GATE_BY_X,
+  return (cuda_gradient){.gate = GPU_RELU_BY_X,
                          .x = m->x,
                          .dy = m->z,
                          .w = m->small_buffer,
@@ -255,11 +255,11 @@ static clv_code mean_back(bench *m, clv_err *err) {
 /* ---- kernels that copy and permute ----------------------------------------------------------- */
 
 static clv_code move_channels(bench *m, bool to_last, clv_err *err) {
-  const cuda_move v = {.n = m->n_samples,
-                       .channels = m->n_channels,
-                       .inner = m->n_positions,
-                       .from = to_last ? 1 : GPU_CHANNELS_LAST,
-                       .to = to_last ? GPU_CHANNELS_LAST : 1};
+  const cuda_layout_conversion v = {.n = m->n_samples,
+                                    .channels = m->n_channels,
+                                    .inner = m->n_positions,
+                                    .from = to_last ? 1 : GPU_CHANNELS_LAST,
+                                    .to = to_last ? GPU_CHANNELS_LAST : 1};
   return clv_gpu_convert_layout(m->g, &v, m->x, m->y, err);
 }
 
@@ -270,7 +270,7 @@ static clv_code from_channels_last(bench *m, clv_err *err) { return move_channel
  * channels, side, side] to [samples, side, channels, side]. */
 static clv_code permute(bench *m, clv_err *err) {
   int64_t c = (int64_t)m->n_channels, side = (int64_t)m->image_side;
-  cuda_order o = {.out = CLV_SHAPE((int64_t)m->n_samples, side, c, side), .n = m->n};
+  cuda_permutation o = {.out = CLV_SHAPE((int64_t)m->n_samples, side, c, side), .n = m->n};
   const size_t step[] = {m->n_channels * m->n_positions, m->image_side, m->n_positions, 1};
   memcpy(o.step, step, sizeof step);
   return clv_gpu_permute(m->g, &o, m->x, m->y, false, err);
@@ -338,9 +338,9 @@ static clv_code rmsprop(bench *m, clv_err *err) { return run_optimizer(m, CLV_OP
 
 static clv_code sum_squares(bench *m, clv_err *err) {
   const clv_extent all_values = {.n = m->n};
-  const cuda_runs *runs;
-  CLV_TRY(clv_gpu_find_run_table(m->g, &all_values, 1, &runs, err));
-  return clv_gpu_sum_run_squares(m->g, m->x, runs, err);
+  const cuda_range_table *runs;
+  CLV_TRY(clv_gpu_find_range_table(m->g, &all_values, 1, &runs, err));
+  return clv_gpu_sum_range_squares(m->g, m->x, runs, err);
 }
 
 /* ---- kernels of attention and of LSTM cells -------------------------------------------------- */
@@ -501,7 +501,7 @@ static const kernel kernels[] = {
 static clv_code run_kernel(bench *m, const kernel *k, clv_err *err) {
   if (!k->map_kernel) return k->f(m, err);
   return k->map_kernel(m->g, k->is_channels_last, m->x, k->has_second_input ? m->z : NULL, m->y,
-                       m->n, (cuda_numbers){1.5f, 2}, err);
+                       m->n, (cuda_formula_numbers){1.5f, 2}, err);
 }
 
 static double measure_once(bench *m, const kernel *k) {

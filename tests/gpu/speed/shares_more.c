@@ -59,8 +59,8 @@ static clv_code groupnorm_weights(bench *m, clv_err *err) {
 /* Returns a batchnorm over rows of features, as after a linear layer. is_single_channel: all values
  * are one channel, in bf16. */
 static cuda_batchnorm make_column_batchnorm(const bench *m, bool is_single_channel) {
-  return (cuda_batchnorm){.sums = is_single_channel ? gpu_sums_channels_last(m->n, 1, 1)
-                                                    : gpu_sums_of(m->n_rows, m->row_width, 1),
+  return (cuda_batchnorm){.sums = is_single_channel ? gpu_sum_layout_channels_last(m->n, 1, 1)
+                                                    : gpu_sum_layout_of(m->n_rows, m->row_width, 1),
                           .is_training = true,
                           .channels_last = is_single_channel,
                           .eps = 1e-5,
@@ -83,7 +83,7 @@ static clv_code column_moments(bench *m, bool is_single_channel, clv_err *err) {
 
 static clv_code column_totals(bench *m, bool is_single_channel, clv_err *err) {
   const cuda_batchnorm b = make_column_batchnorm(m, is_single_channel);
-  const cuda_gradient from = {.gate = GPU_GATE_BY_X,
+  const cuda_gradient from = {.gate = GPU_RELU_BY_X,
                               .x = m->x,
                               .dy = m->z,
                               .w = m->small_buffer,
@@ -172,30 +172,30 @@ static clv_window make_windows(const bench *m) {
 }
 
 static clv_code to_columns(bench *m, clv_err *err) {
-  const cuda_columns c = {make_windows(m), m->n_samples, m->n_channels,
-                          m->n_channels * m->n_positions};
+  const cuda_im2col_args c = {make_windows(m), m->n_samples, m->n_channels,
+                              m->n_channels * m->n_positions};
   return clv_gpu_im2col(m->g, &c, m->x, m->y, false, err);
 }
 
 static clv_code to_columns_rounded(bench *m, clv_err *err) {
-  const cuda_columns c = {make_windows(m), m->n_samples, m->n_channels,
-                          m->n_channels * m->n_positions};
+  const cuda_im2col_args c = {make_windows(m), m->n_samples, m->n_channels,
+                              m->n_channels * m->n_positions};
   return clv_gpu_im2col(m->g, &c, m->x, m->y, true, err);
 }
 
 static clv_code from_columns(bench *m, clv_err *err) {
-  const cuda_columns c = {make_windows(m), m->n_samples, m->n_channels,
-                          m->n_channels * m->n_positions};
+  const cuda_im2col_args c = {make_windows(m), m->n_samples, m->n_channels,
+                              m->n_channels * m->n_positions};
   return clv_gpu_col2im(m->g, &c, m->x, m->y, err);
 }
 
 static clv_code to_columns_last(bench *m, clv_err *err) {
-  const cuda_last_columns c = {make_windows(m), m->n_samples, m->n_channels};
+  const cuda_im2col_last_args c = {make_windows(m), m->n_samples, m->n_channels};
   return clv_gpu_im2col_last(m->g, &c, (cuda_bf16 *)m->x, (cuda_bf16 *)m->y, err);
 }
 
 static clv_code from_columns_last(bench *m, clv_err *err) {
-  const cuda_last_columns c = {make_windows(m), m->n_samples, m->n_channels};
+  const cuda_im2col_last_args c = {make_windows(m), m->n_samples, m->n_channels};
   return clv_gpu_col2im_last(m->g, &c, m->x, (cuda_bf16 *)m->y, err);
 }
 
@@ -203,17 +203,17 @@ static clv_code from_columns_last(bench *m, clv_err *err) {
 
 /* Returns arguments of the op `last`. The kernel reads the sequences' lengths from the dropout
  * mask, which holds zeros. */
-static cuda_last make_last(const bench *m) {
-  return (cuda_last){.n = m->n_rows, .steps = 1, .features = m->row_width};
+static cuda_last_extents make_last(const bench *m) {
+  return (cuda_last_extents){.n = m->n_rows, .steps = 1, .features = m->row_width};
 }
 
 static clv_code last_steps(bench *m, clv_err *err) {
-  const cuda_last l = make_last(m);
+  const cuda_last_extents l = make_last(m);
   return clv_gpu_copy_last_steps(m->g, &l, m->x, (const int64_t *)m->dropout_mask, m->y, err);
 }
 
 static clv_code last_steps_backward(bench *m, clv_err *err) {
-  const cuda_last l = make_last(m);
+  const cuda_last_extents l = make_last(m);
   return clv_gpu_copy_last_steps_back(m->g, &l, m->x, (const int64_t *)m->dropout_mask, m->y, err);
 }
 
@@ -221,8 +221,8 @@ static clv_code add_positions(bench *m, clv_err *err) {
   return clv_gpu_add_to_samples(m->g, m->x, m->small_buffer, m->y, m->n, m->row_width, err);
 }
 
-static cuda_by_heads make_by_heads(const bench *m) {
-  return (cuda_by_heads){m->n_samples, m->n_channels, m->image_side, m->image_side, {0}};
+static cuda_head_tensor make_by_heads(const bench *m) {
+  return (cuda_head_tensor){m->n_samples, m->n_channels, m->image_side, m->image_side, {0}};
 }
 
 /* Returns packed sequences of one row each. is_one_sequence: one sequence of all rows. */
@@ -266,17 +266,17 @@ static clv_code draw_packed_dropout(bench *m, clv_err *err) {
 }
 
 static clv_code to_heads(bench *m, clv_err *err) {
-  cuda_by_heads t = make_by_heads(m);
+  cuda_head_tensor t = make_by_heads(m);
   return clv_gpu_split_heads(m->g, &t, m->x, m->y, false, err);
 }
 
 static clv_code to_heads_bf16(bench *m, clv_err *err) {
-  cuda_by_heads t = make_by_heads(m);
+  cuda_head_tensor t = make_by_heads(m);
   return clv_gpu_split_heads(m->g, &t, m->x, m->y, true, err);
 }
 
 static clv_code from_heads(bench *m, clv_err *err) {
-  cuda_by_heads t = make_by_heads(m);
+  cuda_head_tensor t = make_by_heads(m);
   return clv_gpu_merge_heads(m->g, &t, m->x, m->y, err);
 }
 
@@ -332,12 +332,12 @@ static clv_code mean_back_bf16(bench *m, clv_err *err) {
 }
 
 static clv_code move_bf16_image(bench *m, int from, int to, clv_err *err) {
-  const cuda_move v = {.n = m->n_samples,
-                       .channels = m->n_channels,
-                       .inner = m->n_positions,
-                       .from = from,
-                       .to = to,
-                       .accumulate = from == to};
+  const cuda_layout_conversion v = {.n = m->n_samples,
+                                    .channels = m->n_channels,
+                                    .inner = m->n_positions,
+                                    .from = from,
+                                    .to = to,
+                                    .accumulate = from == to};
   return clv_gpu_convert_layout(m->g, &v, m->x, m->y, err);
 }
 
@@ -423,23 +423,23 @@ RESAMPLE(upsample_back_f32, clv_gpu_resample_back, false, false)
 RESAMPLE(upsample_back_channels_last, clv_gpu_resample_back, true, false)
 RESAMPLE(adaptive_f32, clv_gpu_resample, false, true)
 
-static cuda_sums channels_of_images(const bench *m) {
-  return gpu_sums_of(m->n_samples, m->n_channels, m->n_positions);
+static cuda_sum_layout channels_of_images(const bench *m) {
+  return gpu_sum_layout_of(m->n_samples, m->n_channels, m->n_positions);
 }
 
 static clv_code prelu(bench *m, clv_err *err) {
-  const cuda_sums s = channels_of_images(m);
+  const cuda_sum_layout s = channels_of_images(m);
   return clv_gpu_prelu(m->g, &s, m->x, m->small_buffer, NULL, m->y, err);
 }
 
 static clv_code prelu_weights(bench *m, clv_err *err) {
-  const cuda_sums s = channels_of_images(m);
+  const cuda_sum_layout s = channels_of_images(m);
   return clv_gpu_prelu_weight_grads(m->g, &s, m->x, m->z, m->partial_sums, m->small_buffer, false,
                                     err);
 }
 
 static clv_code prelu_weights_of_columns(bench *m, clv_err *err) {
-  const cuda_sums s = gpu_sums_of(m->n_rows, m->row_width, 1);
+  const cuda_sum_layout s = gpu_sum_layout_of(m->n_rows, m->row_width, 1);
   return clv_gpu_prelu_weight_grads(m->g, &s, m->x, m->z, m->partial_sums, m->small_buffer, false,
                                     err);
 }

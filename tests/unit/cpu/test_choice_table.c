@@ -155,7 +155,7 @@ static void narrow_blas_is_not_used(void **state) {
   (void)state;
   prepare_node(&n, &d);
   bool is_named = strstr(clv_backend_libraries(clv_backend_cpu()), "(not used: ") != NULL;
-  assert_true(is_named == (clv_cpu_has_blas() && !clv_cpu_blas_is_as_wide()));
+  assert_true(is_named == (clv_cpu_has_blas() && !clv_cpu_blas_vectors_are_wide_enough()));
   if (is_named) assert_string_equal(n.k->impl, "sgemm");
   free_node(&n);
 }

@@ -170,7 +170,7 @@ static void test_bias_gradient_has_same_bits_in_every_layout(void **state) {
  * `backward_tiles`. */
 static size_t get_forward_tile_index(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
   int64_t tile = k / 16 * (w->c / 16) + c / 16;
-  return (size_t)((tile * w->taps + tap) * 256 + c % 16 * 16 + k % 16);
+  return (size_t)((tile * w->n_taps + tap) * 256 + c % 16 * 16 + k % 16);
 }
 
 static size_t get_backward_tile_index(const cpu_weight_tiles *w, int64_t k, int64_t c,
@@ -178,11 +178,11 @@ static size_t get_backward_tile_index(const cpu_weight_tiles *w, int64_t k, int6
   int64_t k_major_tile = k / 16 * (w->c / 16) + c / 16,
           c_major_tile = c / 16 * (w->k / 16) + k / 16;
   int64_t tile = w->backward_tiles_are_c_major ? c_major_tile : k_major_tile;
-  return (size_t)((tile * w->taps + tap) * 256 + k % 16 * 16 + c % 16);
+  return (size_t)((tile * w->n_taps + tap) * 256 + k % 16 * 16 + c % 16);
 }
 
 static void check_tiles(cpu_weight_tiles w) {
-  size_t n = (size_t)(w.k * w.c * w.taps);
+  size_t n = (size_t)(w.k * w.c * w.n_taps);
   float *row_major_weights = allocate_floats(n), *forward_tiles = allocate_floats(n),
         *backward_tiles = allocate_floats(n);
   bool packs_forward_tiles = w.forward_tiles, packs_backward_tiles = w.backward_tiles;
@@ -192,7 +192,8 @@ static void check_tiles(cpu_weight_tiles w) {
   w.backward_tiles = packs_backward_tiles ? backward_tiles : NULL;
   clv_cpu_weight_tiles_pack(&w);
   for (size_t i = 0; i < n; i++) {
-    int64_t tap = (int64_t)i % w.taps, c = (int64_t)i / w.taps % w.c, k = (int64_t)i / w.taps / w.c;
+    int64_t tap = (int64_t)i % w.n_taps, c = (int64_t)i / w.n_taps % w.c,
+            k = (int64_t)i / w.n_taps / w.c;
     if (packs_forward_tiles)
       assert_true(forward_tiles[get_forward_tile_index(&w, k, c, tap)] == row_major_weights[i]);
     if (packs_backward_tiles)
@@ -226,7 +227,7 @@ static void test_weight_tiles_match_loops(void **state) {
       check_tiles(
           (cpu_weight_tiles){.k = 48,
                              .c = 32,
-                             .taps = taps[i],
+                             .n_taps = taps[i],
                              .threads = variant & 1 ? 2 : 1,
                              .backward_tiles_are_c_major = variant & 2,
                              .forward_tiles = variant / 4 != 1 ? &tiles_placeholder : NULL,

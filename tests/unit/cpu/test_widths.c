@@ -39,17 +39,17 @@ static void check_product(size_t m, size_t n, size_t k, bool by_columns, bool ad
   draw_normal(b, MAX_ELEMENTS, 2);
   for (vector_width = CPU_PLAIN; vector_width <= __real_clv_cpu_vector_width(); vector_width++) {
     draw_normal(c[vector_width], MAX_ELEMENTS, 3);
-    clv_cpu_tiles_multiply(&(cpu_tiles){.m = m,
-                                        .n = n,
-                                        .k = k,
-                                        .a = a,
-                                        .a_row_stride = by_columns ? 1 : MAX_EXTENT,
-                                        .a_column_stride = by_columns ? MAX_EXTENT : 1,
-                                        .b = b,
-                                        .b_row_stride = MAX_EXTENT,
-                                        .c = c[vector_width],
-                                        .c_row_stride = MAX_EXTENT,
-                                        .accumulate = adds_to_c});
+    clv_cpu_tiles_multiply(&(cpu_tile_product){.m = m,
+                                               .n = n,
+                                               .k = k,
+                                               .a = a,
+                                               .a_row_stride = by_columns ? 1 : MAX_EXTENT,
+                                               .a_column_stride = by_columns ? MAX_EXTENT : 1,
+                                               .b = b,
+                                               .b_row_stride = MAX_EXTENT,
+                                               .c = c[vector_width],
+                                               .c_row_stride = MAX_EXTENT,
+                                               .accumulate = adds_to_c});
     assert_memory_equal(c[CPU_PLAIN], c[vector_width], sizeof c[0]);
   }
 }
