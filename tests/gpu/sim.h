@@ -62,7 +62,8 @@ const clv_vendor *clv_sim_make_vendor(const clv_sim_options *options);
 size_t clv_sim_get_graph_bytes(size_t launches);
 
 clv_sim_counts clv_sim_get_counts(void);
-uint64_t clv_sim_count_waits_of_thread(void); /* `n_waits` of the calling thread alone */
+/* returns how many of the calls counted in n_waits the calling thread made */
+uint64_t clv_sim_count_waits_of_thread(void);
 
 /* Returns how many allocations, streams, events, graphs and products have not been freed, and
  * prints the call stack that made each of them. */

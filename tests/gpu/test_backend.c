@@ -315,7 +315,7 @@ static void optimiser_steps_match_the_ref_backend(void **state) {
 typedef struct refusal {
   clv_op op;
   clv_shape in, param_shape;
-  int64_t integers[4]; /* labels or row numbers, the input of integers */
+  int64_t integers[4]; /* values of the op's input of integers: labels or row numbers */
   float x;
 } refusal;
 

@@ -284,7 +284,7 @@ static void post_backward(world *w, uint32_t context) {
   clv_node_post(w->node, p);
 }
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- sending chunks of a value while it is copied -------------------------------------------- */
 
 static void assert_copy_was_in_time(void) {
   assert_true(observed.has_waited);

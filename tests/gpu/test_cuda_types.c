@@ -194,8 +194,8 @@ static double check_kind(const op_case *c, const computation *k) {
   return worst;
 }
 
-/* For an op that in bf16 mode rounds only images: asserts that a case without images has the bits
- * of f32. */
+/* For an op that rounds only images in bf16 mode: a case without images must give the same bits in
+ * bf16 mode as in f32. */
 static void check_same_as_f32(const op_case *c, const computation *k) {
   values got, exact;
   run_case_on_device(c, &k->o, false, 0, &got);

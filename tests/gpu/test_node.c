@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests a node whose modules compute on the simulated device. The node's thread never waits for the
- * device: it gets an event when work there has ended.
+ * device: the thread gets an event when work on the device has ended.
  */
 #include <unistd.h>
 
@@ -94,7 +94,7 @@ static void run_whole_step(world *w, uint32_t i) {
   wait_for(&w->n, CLV_ENDED, i);
 }
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- calls that compute on the device -------------------------------------------------------- */
 
 static void node_thread_never_blocks_on_a_device(void **state) {
   uint64_t bits[3], waits_of_test = 0;

@@ -233,7 +233,7 @@ static const outcome *train_without_graphs(void) {
   return cached;
 }
 
-/* ---- tests ----------------------------------------------------------------------------------- */
+/* ---- replays of recorded training steps ------------------------------------------------------ */
 
 static void graph_replays_give_the_same_bits(void **state) {
   (void)state;

@@ -109,35 +109,36 @@ static void seed_decides_the_order_of_blocks(void **state) {
   assert_true(n_different > 4);
 }
 
-/* A stream may overtake another one unless an event orders them. */
+/* The second stream may run its work before the first stream has run its own, unless an event
+ * orders the two. */
 static void events_order_streams(void **state) {
   int n_early = 0;
   (void)state;
   for (uint64_t seed = 0; seed < 24; seed++) {
     bool has_event = seed % 2;
     bench b;
-    /* without the event the test is a data race, which thread sanitizer would report */
+    /* without the event the two streams race for x, which thread sanitizer would report */
     if (!has_event && CLV_THREAD_SANITIZED) continue;
     begin_bench(&b, &(clv_sim_options){.seed = seed});
-    clv_gpu other_stream = {.vendor = b.v};
+    clv_gpu second_gpu = {.vendor = b.v};
     clv_cuda_event *e;
-    OK(b.v->stream_new(0, false, &other_stream.stream, &b.err));
+    OK(b.v->stream_new(0, false, &second_gpu.stream, &b.err));
     OK(b.v->event_new(0, false, &e, &b.err));
     float *x = copy_to_new_memory(&b), *y = allocate_floats(&b, N);
     OK(b.v->stream_finish(b.g.stream, &b.err));
     OK(sample_add_number(&b.g, x, x, 100, N, &b.err));
     OK(b.v->event_record(e, b.g.stream, &b.err));
-    if (has_event) OK(b.v->stream_wait(other_stream.stream, e, &b.err));
-    OK(sample_add_number(&other_stream, x, y, 0, N, &b.err));
-    OK(b.v->get(other_stream.stream, b.host_memory, y, N * sizeof(float), &b.err));
-    OK(b.v->stream_finish(other_stream.stream, &b.err));
+    if (has_event) OK(b.v->stream_wait(second_gpu.stream, e, &b.err));
+    OK(sample_add_number(&second_gpu, x, y, 0, N, &b.err));
+    OK(b.v->get(second_gpu.stream, b.host_memory, y, N * sizeof(float), &b.err));
+    OK(b.v->stream_finish(second_gpu.stream, &b.err));
     for (int i = 0; has_event && i < N; i++) assert_true(b.host_memory[i] == (float)(i % 10 + 100));
     n_early += b.host_memory[0] < 100;
     OK(b.v->event_finish(e, &b.err));
     b.v->free(b.g.stream, x);
     b.v->free(b.g.stream, y);
     b.v->event_free(e);
-    b.v->stream_free(other_stream.stream);
+    b.v->stream_free(second_gpu.stream);
     end_bench(&b);
   }
   assert_true(n_early > 0 || CLV_THREAD_SANITIZED);

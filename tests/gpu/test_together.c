@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests ops that one kernel of the cuda backend computes together (fused ops), on the simulated
- * device. Fused ops must have the bits of separate ops, in whatever order the device runs its
+ * device. Fused ops must give the same bits as separate ops, in whatever order the device runs its
  * operations. Also tests how many launches a training step has.
  */
 #include <math.h>

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads the test cases of the ops, kernels/ops/NAME.cases, as node descriptions. The properties of
- * an op come from its row. A file has lines of three kinds; `#` starts a comment.
+ * an op come from its row in the table of ops. A file has lines of two kinds; `#` starts a comment.
  *
  *   KEY: VALUE                      one of
  *     torch: EXPRESSION             what the op is in PyTorch, for tests/golden/make_golden.py
  *     none: REASON                  instead of torch: why PyTorch has no such op
- *     second: FILL                  how inputs behind the first are drawn; normal
+ *     second: FILL                  how inputs after the first are drawn; default: normal
  *     cpu: ref, REASON              the cpu backend has no kernel of its own: it falls back to ref
- *     cpu: images                   it has one for inputs of rank 4 only
- *     layout: any                   the cpu kernel takes the channel block offered for images
- *     refused: KEY=VALUE... | TEXT  inputs or attributes that the op refuses, and what it says then
+ *     cpu: images                   the cpu backend has a kernel for inputs of rank 4 only
+ *     layout: any                   the cpu kernel takes any channel block offered for images
+ *     refused: KEY=VALUE... | TEXT  inputs or attributes that the op refuses, and the error's text
  *   CASE in=NxCxHxW [KEY=VALUE...]  a case, with attributes of the op and
- *     in1, in2...                   shapes of further inputs, where they are not the first's
- *     lengths=AxBx...               those of its packed sequences: the values of its last input
+ *     in1, in2...                   shapes of further inputs that differ from the first input's
+ *     lengths=AxBx...               lengths of its packed sequences, the values of its last input
  *     training=1                    dropout drops, batchnorm takes the batch's statistics
  *     fill                          how input 0 is drawn: normal, ties (few distinct values, zeros
  *                                   and negative ones among them), nan (normal with a few NaN),
  *                                   inf (normal with a few infinities of both signs),
  *                                   unit (0..1), edge (0 and 1 and between), big (up to +-90),
  *                                   shifted (around 1000, where exp overflows)
- *     golden=0                      too big for a file; only compared between backends
+ *     golden=0                      too big for a golden file: only backends are compared
  *
- * A fault in a file, or a file that is missing or has no case, is the `problem` of its op: every
- * test of that op fails with it.
+ * If a file is missing, has no case or has a fault, the `problem` of its op says so, and every test
+ * of that op fails with this text.
  */
 #ifndef CLEAVE_CASES_INT_H
 #define CLEAVE_CASES_INT_H
@@ -106,8 +106,9 @@ static inline bool is_integer_input(clv_op op, int i) {
   return clv_op_int_input_text(clv_op_def_of(op), i);
 }
 
-/* Returns the least integer that input i may not hold. A length may be at most the number of steps
- * of input 1; a length of op `last`, the number of steps of input 0. */
+/* Returns the least integer that input i may not hold: the number of rows for row numbers, of
+ * classes for labels, and the number of steps plus 1 for lengths. Steps are those of input 1; of
+ * input 0 for the op `last`. */
 static inline int64_t get_integer_limit(const clv_node_desc *d, int i) {
   const clv_op_def *def = clv_op_def_of(d->op);
   return def->takes_row_numbers && !i  ? d->attrs.rows

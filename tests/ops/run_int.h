@@ -19,13 +19,14 @@
 enum {
   V_IN = 0,
   V_PARAM = V_IN + CLV_MAX_IN,
-  V_DOUT = V_PARAM + CLV_MAX_PARAMS, /* gradient of the output; the tensors behind it are results */
+  /* gradient of the output; what follows it are results of the run */
+  V_DOUT = V_PARAM + CLV_MAX_PARAMS,
   V_OUT,
   V_DIN,
   V_DPARAM = V_DIN + CLV_MAX_IN,
   V_STATISTICS_AFTER = V_DPARAM + CLV_MAX_PARAMS, /* running statistics after a training step */
   V_COUNT = V_STATISTICS_AFTER + CLV_MAX_PARAMS,
-  V_FIRST_RESULT = V_OUT,
+  V_FIRST_RESULT = V_OUT, /* tensors from here on are results; tensors before are given */
 };
 
 /* Values of one run. v[i], n[i]: tensor i and its number of values; n[i] is 0 if the case has no

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests kernels of cpu on images that fill no channel block. A kernel gives the same bits whatever
- * block is offered. A kernel that takes any block (`layout: any` in the op's cases) gives them also
- * with two threads, in place and, except for groupnorm, in channels last.
+ * Tests kernels of cpu on images whose channels fill no channel block. A kernel must give the same
+ * bits whatever block is offered. A kernel that takes any block (`layout: any` in the op's cases)
+ * must give the same bits also with two threads, in place and, except for groupnorm, in channels
+ * last.
  */
 #include "tests/long.h"
 #include "tests/ops/each_op.h"

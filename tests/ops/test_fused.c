@@ -227,8 +227,8 @@ static void check_setup(const setup *s, int nan_input) {
   free(bias);
 }
 
-/* Each setup runs without NaN and with a NaN in x, the other input or dout; in `make test` with one
- * of these four. */
+/* Each setup runs without NaN, with a NaN in x, with one in the other input and with one in dout.
+ * `make test` runs each setup with only one of these four inputs. */
 static void fused_batchnorm_gives_the_same_bits(void **state) {
   (void)state;
   static const int blocks[] = {1, 8, 16, 1 | CLV_LAYOUT_CHANNELS_LAST};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Compares every op with the numbers of PyTorch (tests/golden/make_golden.py): outputs and all
- * gradients, with backward accumulating and not, in place and not, and with channel blocks offered.
- * The shapes and parameters that the row derives are compared with those of PyTorch.
+ * gradients. Runs each op with and without accumulation of parameter gradients, in place and not,
+ * and with each channel block. Also compares the shapes and parameters that the op's row of the
+ * table of ops derives with those of PyTorch.
  */
 #include "tests/golden/golden_int.h"
 #include "tests/ops/each_op.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Compares the cpu backend with ref, in f32, over the whole table of cases. Also tests what only
- * cpu promises: the same bits whatever layout its neighbours offer, and when it runs again. Here
- * attention and lstm always round their factors to bf16 if the caller allows it, whatever
- * kernels/cpu/choices_int.h says.
+ * cpu promises: a kernel gives the same bits whatever layout the other ops of a plan offer, and in
+ * a second run. In this test, attention and lstm always round their factors to bf16 if the caller
+ * allows it, whatever kernels/cpu/choices_int.h says.
  */
 #include "kernels/cpu/choices_int.h"
 #include "tests/long.h"

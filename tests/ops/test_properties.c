@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the properties that rows claim of their ops, on ref, because the backends and the plan rely
- * on them. For each case the output is computed, then computed again with other numbers, and the
- * two are compared bit by bit.
+ * Tests the properties that the table of ops claims of each op, on ref, because the backends and
+ * the plan rely on these properties. For each case the output is computed, then computed again with
+ * some values changed, and the two outputs are compared bit by bit.
  */
 #include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"

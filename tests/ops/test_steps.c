@@ -78,8 +78,8 @@ static double compute_moment_distance(const optim_case *c, int i, const float *m
   return moment ? compute_distance_f32(moment, get_golden_f32(c->name, name, &n), n) : 0;
 }
 
-/* Takes five steps from the parameters with which torch starts. Gradients are halved, and the
- * factor 2 for gradients must undo that exactly. */
+/* Takes steps from the parameters with which torch starts. The test halves the gradients and passes
+ * the factor 2 for gradients, so that the results must equal those of torch. */
 static void check_optimiser(const clv_backend *b, const optim_case *c) {
   size_t n, n_all_grads, n_equal = 0;
   const float *initial_params = get_golden_f32(c->name, "start", &n);
@@ -116,8 +116,8 @@ static void test_optimisers_match_the_golden_cases(void **state) {
     check_optimiser(get_backend(state), &optim_cases[i]);
 }
 
-/* The second moment must be (1 - beta2) * g * g with 1 - beta2 = 0.001; 1 - 0.999f is wrong by
- * 1.3e-5. */
+/* The second moment must be (1 - beta2) * g * g with the factor 1 - beta2 = 0.001. If the backend
+ * computed the factor in f32, as 1 - 0.999f, the relative error would be 1.3e-5. */
 static void test_adam_second_moment_keeps_its_precision(void **state) {
   const clv_optim_config adam = {
       .kind = CLV_OPTIM_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};

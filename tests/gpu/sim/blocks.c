@@ -28,9 +28,9 @@ typedef struct sim_thread {
   unsigned lane_mask, source_lane;
 } sim_thread;
 
-/* Marks by which the accesses before a barrier, or shuffle, are ordered before those after it. Two
- * marks are used in turn, because one thread may reach the next barrier before the last thread has
- * left the present one. */
+/* Addresses by which thread sanitizer is told that accesses before a barrier or shuffle happen
+ * before those after it. The two addresses are used in turn, because one thread may reach the
+ * next barrier before the last thread has left the present one. */
 typedef struct sim_meeting {
   char place_marks[2];
   unsigned round_number;
@@ -38,7 +38,8 @@ typedef struct sim_meeting {
 
 typedef struct sim_array {
   const void *array_key;
-  sim_place at; /* array's address and size, with the bytes of sim_get_unwritten_flag behind it */
+  /* address and size of the array; its flags (sim_get_unwritten_flag) follow in memory */
+  sim_place at;
 } sim_array;
 
 /* A block of a launch while it runs. */

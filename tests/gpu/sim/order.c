@@ -59,8 +59,8 @@ void sim_order_acquire(void *place) {
 
 /* ---- memory whose use the sanitizers check --------------------------------------------------- */
 
-/* From this call to resume_recording_history, thread sanitizer ignores accesses, so that memory
- * allocated in between has no history. */
+/* From this call to resume_recording_history, thread sanitizer ignores accesses, so that it knows
+ * of no earlier access to memory that is allocated between the two calls. */
 static void stop_recording_history(void) {
   if (AnnotateIgnoreReadsBegin) AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
 }

@@ -35,7 +35,8 @@ static inline void sim_order_after(void *place) {
 
 /* ---- memory whose use the sanitizers check --------------------------------------------------- */
 
-/* Allocates memory without any recorded access. All bytes are 0xFF and count as never written. */
+/* Allocates memory to which the sanitizers know no earlier access. All bytes are 0xFF and count as
+ * never written. */
 void *sim_allocate_fresh(size_t bytes);
 void sim_free_fresh(void *p);
 /* fills the bytes with 0xFF; a read of such a byte is reported */
@@ -70,9 +71,9 @@ typedef struct sim_fibres {
   int n;
 } sim_fibres;
 
-/* Returns a fibre that runs work(arg) when it is entered. The fibre may come from the pool *spare;
- * then its earlier work is ordered before the new work. sim_fibre_keep_spare returns the fibre to a
- * pool. */
+/* Returns a fibre that runs work(arg) when it is entered: a fibre from the pool *spare, whose
+ * earlier work is then ordered before the new work, or a new fibre. sim_fibre_keep_spare puts a
+ * fibre into a pool. */
 sim_fibre *sim_fibre_get_spare(sim_fibres *spare, void (*work)(void *), void *arg);
 void sim_fibre_keep_spare(sim_fibres *ended, sim_fibre *f);
 void sim_fibre_free_unfinished(sim_fibre *f); /* frees a fibre whose function has not returned */

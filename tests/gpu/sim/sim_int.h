@@ -42,15 +42,15 @@ void sim_handle_faults(void); /* installs handlers of SIGSEGV and SIGBUS, which 
 
 /* ---- memory of devices and of the host (memory.c) -------------------------------------------- */
 
-/* An allocation of device memory. The host may pass it to operations from allocation to free. The
- * device may use it from the point of the stream at which it was allocated to the point at which it
- * was freed; then its bytes become undefined. A freed block is kept for a while, so that late
- * accesses are found, before its pages are released. */
+/* An allocation of device memory. The host may pass the block to operations until the host frees
+ * it. The device may use the block between the points of the stream at which it was allocated and
+ * freed; then its bytes become undefined. The pages of a freed block are kept for a while, so that
+ * late accesses are found. */
 typedef struct sim_block {
   char *p;
   size_t bytes;
   int device;
-  /* is_freed_on_stream: the stream has reached the point where the host freed it */
+  /* is_freed_on_stream: the stream has reached the point where the host freed the block */
   bool is_freed_by_host, is_freed_on_stream, are_pages_released;
   size_t next_freed_block; /* index of the block that was freed after this one */
   sim_call_stack call_stack, free_call_stack;
@@ -99,7 +99,7 @@ void sim_checks_set_undefined(const void *p, size_t bytes);
 void sim_checks_are_defined(const void *p, size_t bytes);
 void sim_checks_copy_state(void *dst, const void *src, size_t bytes);
 
-/* ---- launches (blocks.c) --------------------------------------------------------------------- */
+/* ---- launches of kernels (blocks.c) ---------------------------------------------------------- */
 
 typedef struct sim_launch sim_launch;
 sim_launch *sim_launch_new(const clv_cuda_launch *l, const sim_call_stack *call_stack);
@@ -134,12 +134,12 @@ bool sim_launch_is_shared(const void *p); /* true if p is in a shared array of t
 /* prints the number of the kernel thread that runs, if any */
 void sim_launch_print_thread(void);
 
-/* ---- random numbers (draw.c) ----------------------------------------------------------------- */
+/* ---- random numbers of the simulation (draw.c) ----------------------------------------------- */
 
 void sim_draw_seed(uint64_t seed);
 uint64_t sim_draw_below(uint64_t below);
 
-/* ---- streams (streams.c) --------------------------------------------------------------------- */
+/* ---- streams and their operations (streams.c) ------------------------------------------------ */
 
 /* A point in a stream at which an event was recorded. Other streams can wait until it is done. */
 typedef struct sim_mark {
@@ -273,7 +273,7 @@ const double *sim_lstm_write_output(const sim_lstm *l, int64_t n, int64_t t);
 void sim_lstm_backward_data(const sim_lstm *l);
 void sim_lstm_backward_weight(const sim_lstm *l);
 
-/* ---- state of the simulation ----------------------------------------------------------------- */
+/* ---- options, counts and failures of the simulation ------------------------------------------ */
 
 typedef struct sim_state {
   clv_sim_options o;

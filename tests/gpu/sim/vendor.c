@@ -14,7 +14,7 @@ sim_state sim;
 
 enum { WORKSPACE = 4096, ALIGNED = 256, OPERAND_ALIGNED = 16 };
 
-/* ---- the lock and planned failures ----------------------------------------------------------- */
+/* ---- the simulation's lock, and planned failures of the device ------------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -357,8 +357,9 @@ static size_t n_graphs;
 /* True while this thread captures, as in NVIDIA's thread-local capture mode. */
 static __thread bool thread_is_capturing;
 
-/* Ends the test with a report if this thread is capturing. Operations call it that create a handle,
- * load code or allocate memory, which a capture forbids. what: the created object. */
+/* Ends the test with a report if this thread is capturing. Each operation that creates a handle,
+ * loads code or allocates memory calls this function, because a capture forbids such work. what:
+ * the created object. */
 static void check_creates_nothing_in_capture(const char *what) {
   if (thread_is_capturing) sim_report_fault("%s is made while a stream is captured", what);
 }
@@ -666,7 +667,7 @@ static clv_code vendor_lstm_backward_weight(sim_stream *s, clv_cuda_lstm *l,
   return enqueue_lstm_call(s, l, a, LSTM_WEIGHT, sim_lstm_run_backward_weight, err);
 }
 
-/* ---- the function table ---------------------------------------------------------------------- */
+/* ---- the function table of the simulated device ---------------------------------------------- */
 
 static const clv_vendor vendor_table = {
     .abi = CLV_VENDOR_ABI,

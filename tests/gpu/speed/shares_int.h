@@ -19,8 +19,8 @@ typedef struct bench {
   size_t n, n_samples, n_channels, image_side, n_positions, n_rows, row_width;
   float *x, *y, *z, *w;
   char *dropout_mask; /* n bytes of a dropout mask */
-  /* [n_rows + 1] a permutation of row numbers that makes caches useless; then batchnorm's counter
-   * of batches */
+  /* [n_rows + 1] a permutation of row numbers, in an order that makes caches useless; the last
+   * element is batchnorm's counter of batches */
   int64_t *row_permutation;
   /* [n_rows + 3] offsets of packed sequences: one row each, then one sequence of all rows */
   int64_t *packed_offsets;

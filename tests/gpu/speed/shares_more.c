@@ -201,8 +201,8 @@ static clv_code from_columns_last(bench *m, clv_err *err) {
 
 /* ---- kernels over sequences ------------------------------------------------------------------ */
 
-/* Returns arguments of the op `last`. The kernel reads the sequences' lengths from the dropout
- * mask, which holds zeros. */
+/* Returns arguments of the op `last`, which copies the last step of each sequence. The kernel reads
+ * the sequences' lengths from the dropout mask, which holds zeros. */
 static cuda_last_extents make_last(const bench *m) {
   return (cuda_last_extents){.n = m->n_rows, .steps = 1, .features = m->row_width};
 }

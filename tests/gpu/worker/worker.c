@@ -74,7 +74,7 @@ static const clv_vendor *apply_planted_fault(const clv_vendor *v) {
   return &faulty_vendor;
 }
 
-/* ---- the simulated device -------------------------------------------------------------------- */
+/* ---- the simulated device, with options from the environment --------------------------------- */
 
 static const clv_vendor *make_simulated_vendor(void) {
   return clv_sim_make_vendor(

@@ -278,7 +278,8 @@ static void every_loss_op_has_a_config_name(void **state) {
   }
   for (int kind = 0; kind < CLV_LOSS_COUNT; kind++) {
     clv_op op;
-    if (kind == CLV_LOSS_TARGETS) continue; /* a sum of other losses, which no op computes */
+    /* the loss CLV_LOSS_TARGETS is a sum of other losses, so no op computes it */
+    if (kind == CLV_LOSS_TARGETS) continue;
     if (clv_op_find(clv_loss_name((clv_loss_kind)kind), &op, NULL) != CLV_OK || !clv_op_is_loss(op))
       fail_msg("loss.kind names %s, which is no loss", clv_loss_name((clv_loss_kind)kind));
   }

@@ -85,7 +85,8 @@ static void cut_inside_a_block_sends_both_branches(void **state) {
   clv_session_config_free(c);
 }
 
-/* Ranges that are refused for a module of a program, which has one input and one output. */
+/* A module of a program has one input and one output, so ranges are refused at whose end two values
+ * would cross to the next stage. */
 static const struct {
   const char *range, *error_text;
 } refused_parts[] = {

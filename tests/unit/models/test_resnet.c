@@ -57,7 +57,7 @@ static clv_params *make_params(const clv_graph *g) {
   return p;
 }
 
-/* ---- names, shapes, initial weights ---------------------------------------------------------- */
+/* ---- names, shapes and initial weights of the parameters ------------------------------------- */
 
 static void check_parameter_digest(const clv_params *p, const char *want) {
   clv_bytes lines = {0};
@@ -122,18 +122,19 @@ static moments compute_moments(const clv_params *p, const char *block, const cha
   return (moments){mean, sqrt(squares / (double)q->n - mean * mean), largest};
 }
 
-/* As in torchvision's constructor: kaiming_normal_(fan_out, relu) for convolutions, 1 and 0 for
- * batchnorms, nn.Linear's uniform numbers for fc. */
+/* Initial weights must have the distributions of torchvision's constructor:
+ * kaiming_normal_(fan_out, relu) for convolutions, 1 and 0 for batchnorms, uniform numbers as of
+ * nn.Linear for fc. */
 static void initial_weights_match_torchvision(void **state) {
   (void)state;
   static const struct {
     const char *name;
-    /* standard deviation of a normal distribution */
+    /* expected standard deviation of the initial weights: sqrt(2 / fan_out) */
     double deviation;
-  } convs[] = {{"conv1.weight", 0.025253814},             /* sqrt(2 / (64 * 49)) */
-               {"layer3.2.conv2.weight", 0.029462783},    /* sqrt(2 / (256 * 9)) */
-               {"layer4.0.conv3.weight", 0.03125},        /* sqrt(2 / 2048) */
-               {"layer2.0.downsample.0.weight", 0.0625}}; /* sqrt(2 / 512) */
+  } convs[] = {{"conv1.weight", 0.025253814},             /* fan_out is 64 * 49 */
+               {"layer3.2.conv2.weight", 0.029462783},    /* fan_out is 256 * 9 */
+               {"layer4.0.conv3.weight", 0.03125},        /* fan_out is 2048 */
+               {"layer2.0.downsample.0.weight", 0.0625}}; /* fan_out is 512 */
   clv_graph *g = make_network("resnet50", "", &image);
   clv_params *p = make_params(g);
   char *block = malloc(p->total_bytes);
@@ -144,7 +145,7 @@ static void initial_weights_match_torchvision(void **state) {
     if (fabs(m.mean) > tolerance * convs[i].deviation ||
         fabs(m.deviation / convs[i].deviation - 1) > tolerance)
       fail_msg("%s: %g +- %g", convs[i].name, m.mean, m.deviation);
-    /* a uniform distribution has no value so far from its mean */
+    /* The distribution is normal: in a uniform one, no value is 3 deviations away from the mean. */
     assert_true(m.largest > 3 * convs[i].deviation);
   }
   moments fc = compute_moments(p, block, "fc.weight"),
@@ -171,8 +172,8 @@ static int list_block_ends(size_t arch, char ends[MAX_STAGES][32]) {
   return n;
 }
 
-/* Returns the name of the block or layer after that which ends with layer `end`. The next call
- * overwrites the name. */
+/* Returns the name of the block or layer that follows layer `end`, the last layer of the stem or of
+ * a block. The next call overwrites the name. */
 static const char *get_next_layer(size_t arch, const char *end) {
   static char name[32];
   int s = 0, i = -1;
@@ -185,7 +186,7 @@ static const char *get_next_layer(size_t arch, const char *end) {
   return name;
 }
 
-/* A part of a network, with its own parameters and plan. */
+/* A stage of a network, or the whole network, with its own parameters and plan. */
 typedef struct part {
   clv_graph *graph;
   clv_params *params;
@@ -303,8 +304,8 @@ static void close_cut_test(cut_test *t) {
   free(t->initial_block);
 }
 
-/* Asserts that the network in stages of these ranges computes the bits of the whole one.
- * inits_each_part: each stage initialises its weights; else they are copied from the whole
+/* Asserts that the network, cut into stages of these ranges, computes the same bits as the uncut
+ * network. inits_each_part: each stage initialises its weights; else they are copied from the uncut
  * network. */
 static void check_cuts(const cut_test *t, const char *const *ranges, int n, bool inits_each_part) {
   clv_session_config *c = make_session(archs[t->arch].arch, ", classes: 10", ranges, n);
@@ -326,8 +327,8 @@ static void check_cuts(const cut_test *t, const char *const *ranges, int n, bool
   clv_session_config_free(c);
 }
 
-/* Checks stages that end at every step-th block end, beginning with number first_end, and one stage
- * for the rest. */
+/* Runs check_cuts with stages that end at the block ends first_end, first_end + step, ...; the last
+ * stage has the remaining layers. */
 static void check_cuts_at_ends(const cut_test *t, int first_end, int step, bool inits_each_part) {
   char ends[MAX_STAGES][32], range_texts[MAX_STAGES][96];
   const char *ranges[MAX_STAGES] = {NULL}, *begin = "conv1";
@@ -342,8 +343,8 @@ static void check_cuts_at_ends(const cut_test *t, int first_end, int step, bool 
   check_cuts(t, ranges, n_stages, inits_each_part);
 }
 
-/* Makes long stages, in three sessions, so that each boundary is the end of a stage in one of them.
- * `make test` runs the first session. */
+/* Each of three sessions cuts the network at every third block end, but begins at another one, so
+ * that together they cut at every block end. `make test` runs only the first session. */
 static void cuts_at_every_third_boundary_keep_the_bits(void **state) {
   (void)state;
   cut_test t;

@@ -80,7 +80,8 @@ static void test_torch_text_is_the_module_or_the_reason(void **state) {
 
 enum { N = 5 };
 
-/* Computes y = f(x, x, ...) of an element-wise op over [1, N], in evaluation. */
+/* Runs the forward of an element-wise op in evaluation mode, over a shape of [1, N]. All inputs of
+ * the op are x; y receives the output. */
 static void run_op(clv_op op, const float *x, float *y) {
   clv_ref_kernel k = {.n_in = N, .n_out = N};
   clv_kernel_args a = {.out = y};
@@ -137,7 +138,8 @@ static void test_elementwise_flag_matches_the_function(void **state) {
   }
 }
 
-/* A layer that mixes inputs hides nothing if its weights start as 0 or 1. */
+/* Layers that mix inputs are trusted to hide records from a worker, so their weights must not start
+ * as constants, which everyone knows. */
 static void test_mixing_ops_start_with_random_weights(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(op_list); i++) {

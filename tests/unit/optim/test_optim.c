@@ -102,7 +102,8 @@ static clv_optim *make_optim(const clv_optim_config *c, size_t bytes, const clv_
 
 static const struct {
   const char *name;
-  clv_optim_config group[2]; /* the second group has the second span, unless its lr is 0 */
+  /* the second group, with the values of span 1, exists only if its lr is not 0 */
+  clv_optim_config group[2];
 } golden_cases[] = {
 #define CASE(name, ...) {#name, {{__VA_ARGS__}}},
 #include "tests/golden/optim_cases.def"
@@ -135,8 +136,8 @@ static void assert_near(const char *name, const char *what, const float *got, co
 
 enum { N = 67, GAP_VALUES = 5, BLOCK_VALUES = N + GAP_VALUES + 3 };
 
-/* Returns the position of value i: the 67 values are in two spans, with gaps that hold other
- * numbers. */
+/* Returns the index of value i in the block, where the values are in two spans. Other values lie
+ * before, between and after the spans; a step must not change them. */
 static size_t get_position(size_t i) { return i < 20 ? i + 3 : i + 3 + GAP_VALUES; }
 
 static void copy_to_block(float *block, const float *v, float gap) {
@@ -148,7 +149,7 @@ static void copy_from_block(float *v, const float *block) {
   for (size_t i = 0; i < N; i++) v[i] = block[get_position(i)];
 }
 
-/* Returns the number of moments in torch's file. */
+/* Returns how many moments of the case are in the golden file that torch wrote. */
 static int count_golden_moments(const golden *g, const char *name) {
   static const char *const names[] = {"momentum_buffer", "exp_avg",  "exp_avg_sq", "sum",
                                       "square_avg",      "grad_avg", "exp_inf"};
@@ -199,8 +200,8 @@ static void test_every_optimizer_matches_torch(void **state) {
   golden_close(&g);
 }
 
-/* State that is read after two steps and loaded into a new optimiser continues with the same
- * bits. */
+/* An optimiser that gets the state of another one after two steps must continue with the same bits
+ * as the other one. */
 static void test_restored_state_continues_with_the_same_bits(void **state) {
   static const clv_optim_span full_span = {0, 9, 0};
   static const double lr = 0.01;
@@ -319,19 +320,20 @@ static void first_step_sets_the_average_to_the_parameters(void **state) {
   clv_optim_free(o);
 }
 
-/* An average changes no bit of the parameters p. An optimiser that gets the state of another one
- * between steps continues with the same bits, average included. */
+/* An average changes no bit of the parameters p, which equal those of an optimiser without an
+ * average. An optimiser that gets the state of another one between steps continues with the same
+ * bits of parameters and average. */
 static void restored_average_continues_with_the_same_bits(void **state) {
   static const clv_optim_span all = {0, 16, 0};
   static const double lr[] = {0.05, 0.05};
-  float p[16], p_restored[16], p_without[16], g[16];
+  float p[16], p_restored[16], p_unaveraged[16], g[16];
   (void)state;
-  for (int i = 0; i < 16; i++) p[i] = p_without[i] = 1 - 0.3f * (float)i;
+  for (int i = 0; i < 16; i++) p[i] = p_unaveraged[i] = 1 - 0.3f * (float)i;
   clv_optim *a = make_averaging(0.99, true, sizeof p, &all, 1),
             *restored = make_averaging(0.99, true, sizeof p, &all, 1),
-            *without = make_averaging(0, false, sizeof p, &all, 1);
-  assert_int_equal(clv_optim_n_moments(without), 1);
-  assert_null(clv_optim_ema(without));
+            *unaveraged = make_averaging(0, false, sizeof p, &all, 1);
+  assert_int_equal(clv_optim_n_moments(unaveraged), 1);
+  assert_null(clv_optim_ema(unaveraged));
   for (int t = 0; t < 5; t++) {
     for (int i = 0; i < 16; i++) g[i] = (float)sin(t * 16 + i);
     if (t == 2) {
@@ -341,22 +343,22 @@ static void restored_average_continues_with_the_same_bits(void **state) {
         memcpy(clv_optim_moment(restored, i), clv_optim_moment(a, i), sizeof p);
     }
     clv_optim_step(a, p, g, lr, 1);
-    clv_optim_step(without, p_without, g, lr, 1);
+    clv_optim_step(unaveraged, p_unaveraged, g, lr, 1);
     if (t >= 2) clv_optim_step(restored, p_restored, g, lr, 1);
   }
-  assert_memory_equal(p, p_without, sizeof p);
+  assert_memory_equal(p, p_unaveraged, sizeof p);
   assert_memory_equal(p, p_restored, sizeof p);
   assert_memory_equal(clv_optim_ema(a), clv_optim_ema(restored), sizeof p);
   assert_memory_not_equal(clv_optim_ema(a), p, sizeof p);
   clv_optim_free(a);
   clv_optim_free(restored);
-  clv_optim_free(without);
+  clv_optim_free(unaveraged);
 }
 
 /* ---- groups of parameters -------------------------------------------------------------------- */
 
-/* Two groups step with the bits of two separate optimisers. Spans 0 and 2 of three belong to the
- * first group. */
+/* One optimiser with two groups must give the same bits as two separate optimisers. Spans 0 and 2
+ * of three belong to the first group. */
 static void check_groups(const clv_optim_config *groups) {
   static const clv_optim_span spans[] = {{0, 5, 0}, {20, 7, 1}, {48, 4, 0}};
   static const clv_optim_span first_spans[] = {{0, 5, 0}, {48, 4, 0}}, second_span = {20, 7, 0};
@@ -405,8 +407,8 @@ static void test_each_group_uses_its_own_settings(void **state) {
   check_groups((clv_optim_config[]){adam, adam_with_decay});
 }
 
-/* One group has momentum, so the optimiser has one moment. The backend gets no moment for the group
- * without momentum. */
+/* Only one of the two groups has momentum, so the optimiser has one moment. For the group without
+ * momentum, the backend gets no moment. */
 static void test_moment_count_is_the_maximum_over_groups(void **state) {
   static const clv_optim_span spans[] = {{0, 2, 0}, {8, 2, 1}};
   float p[4] = {1, 1, 1, 1}, g[4] = {1, 1, 1, 1};
@@ -449,7 +451,7 @@ static void test_invalid_groups_are_refused(void **state) {
   clv_optim_free(make_groups(equal_groups, CLV_OPTIM_MAX_GROUPS, 64, NULL, 0));
 }
 
-/* ---- settings that are refused --------------------------------------------------------------- */
+/* ---- optimiser settings that are refused ----------------------------------------------------- */
 
 static void assert_config_refused(clv_optim_config c, const char *word) {
   clv_optim *o = NULL;
@@ -504,7 +506,8 @@ static void test_invalid_spans_are_refused(void **state) {
   assert_null(clv_optim_free(NULL));
 }
 
-/* Settings that are left out have torch's defaults; others keep their value. */
+/* Settings that the caller leaves out have torch's defaults. Settings that the caller gives keep
+ * their value. */
 static void test_omitted_settings_have_torch_defaults(void **state) {
   clv_optim_config c = {.kind = CLV_OPTIM_RMSPROP};
   (void)state;

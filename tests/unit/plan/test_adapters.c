@@ -73,7 +73,8 @@ static void only_adapters_and_named_modules_learn(void **state) {
   }
 }
 
-/* Writes a session with lora and reads it again; without lora, no such key is written. */
+/* Writes a session file with stages[].lora and reads it again. A session without lora must be
+ * written without this key. */
 static void lora_config_round_trips(void **state) {
   (void)state;
   for (int has_lora = 0; has_lora < 2; has_lora++) {
@@ -130,7 +131,7 @@ static void invalid_lora_options_are_refused(void **state) {
   }
 }
 
-/* ---- secret layers, which adapters must not replace ------------------------------------------ */
+/* ---- adapters in layers that must be secret -------------------------------------------------- */
 
 static clv_code make_blueprint(const char *train_keys, const char *front_keys,
                                const char *head_keys, clv_err *err) {
@@ -171,7 +172,7 @@ static void adapters_do_not_hide_a_known_or_frozen_layer(void **state) {
   }
 }
 
-/* A layer whose first values are 0 is known to everyone. */
+/* A layer whose weights start as 0 counts as known, because everyone knows its first values. */
 static void zero_initialized_layer_counts_as_known(void **state) {
   (void)state;
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;

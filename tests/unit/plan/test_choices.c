@@ -28,10 +28,10 @@ static void micro_batch_choices_respect_the_minimum_size(void **state) {
   (void)state;
   assert_choices(1, 1, 0, "1");
   assert_choices(16, 1, 0, "1 2 4 8 16");
-  /* 16 is no choice, because it would make only 12 micro-batches */
+  /* 16 is no choice: 24 samples in 16 micro-batches would be 2 each, so 4 would be empty */
   assert_choices(24, 1, 0, "1 2 3 4 6 8 12 24");
   assert_choices(24, 4, 0, "1 2 3 4 6"); /* no choice has fewer than four samples */
-  /* the session's own number is a choice in any case */
+  /* the number in the session file is a choice in any case */
   assert_choices(24, 4, 12, "1 2 3 4 6 12");
   assert_choices(37, 1, 0, "1 2 4 8 37"); /* eight micro-batches: seven of 5 and one of 2 */
   assert_choices(37, 3, 0, "1 2 4");

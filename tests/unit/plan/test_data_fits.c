@@ -291,8 +291,9 @@ static void unshifted_causal_labels_are_refused(void **state) {
   assert_model_check_result("llama", "causal", ids, n, "");
   write_numbers("y.npy", "2, 4", (const int64_t[]){3, 3, 3, -100, 3, -100, -100, -100}, 8);
   assert_model_check_result("llama", "causal", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, n, "");
-  /* Labels that equal the tokens of their own position are refused, but a text of one token is no
-   * evidence. */
+  /* Labels that equal the tokens at their own positions are refused, because the labels seem not to
+   * be shifted. In a text that repeats one token this proves nothing, so the session is
+   * accepted. */
   write_numbers("y.npy", "2, 4", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, 8);
   assert_model_check_result("llama", "causal", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, n, "");
   /* Half of the labels equal their own tokens, which is too few to refuse the session. */
@@ -322,8 +323,8 @@ static void assert_note(const char *head, const int64_t *labels, const char *wan
   clv_run_data_done(&d);
 }
 
-/* Only labels at positions whose token differs from the next token are counted: five in this data.
- */
+/* Only labels at positions whose token differs from the next token count. This data has five such
+ * positions. */
 static void mostly_unshifted_labels_are_noted(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, lengths[] = {4, 2};
   (void)state;

@@ -19,11 +19,12 @@
 typedef struct hop_case {
   /* layers of worker w1, which receives the records and sends its output directly to w2 */
   const char *first_worker_layers;
-  const char *plan_words; /* words of the plan for the tensor that w1 sends to w2 */
-  /* key of a policy that must be true before w1 may send it to w2 */
+  /* words of the plan for the tensor that w1 sends to w2 */
+  const char *plan_words;
+  /* key of a policy that must be true before w1 may send the tensor to w2 */
   const char *policy_key;
   const char *record_words,
-      *gradient_words; /* words of the record, for that tensor and for its gradient */
+      *gradient_words; /* words of the run's record for that tensor and for its gradient */
 } hop_case;
 
 static const hop_case cases[] = {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests models with branches and with several inputs: `plan` says which values cross each cut,
- * which inputs go where, and what these show.
+ * which inputs each worker receives, and what these values and inputs show to the worker.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -70,7 +70,7 @@ static void egress_table_lists_every_sent_tensor(void **state) {
                "  of layer 1 'x' | [8, 12, 4]\n"
                "  of layer 2 'q' | [8, 12, 4]\n"
                "gradient for stage 'middle' (layer 4) | [8, 12, 4] | f32 | 1536 | w1 "
-               /* stage head reads `extra`, 4 of the 12 + 4 positions of a record */
+               /* stage head reads input `extra`, only 4 of the 16 positions of a record: PICTURE */
                "spiffe://t/w1 | PICTURE\n");
   assert_table("raw_input_leaves: true",
                "  - {name: middle, at: w1, layers: [" ATTEND

@@ -82,8 +82,8 @@ static const clv_shape flat_rgb = {2, {1, 108}}, wide = {2, {1, 60}}, two_halves
 #define ROWS                                                                                      \
   "{op: reshape, shape: [1, 16], name: r}, {op: reshape, shape: [16, 1], from: [input], name: x}" \
   ", {op: scale, factor: 0, name: z}, {op: add, from: [z, r], name: c}"
-/* Layers that split x into n groups, apply a secret layer to each group, and give the outputs the
- * shape of x, as value c. */
+/* Layers that split x into n groups of positions and apply a secret layer to each group. Their
+ * output c has the shape of x and holds, at each position, the output for the position's group. */
 #define GROUPS(n)                                                                 \
   COLUMN ", {op: reshape, shape: [" #n                                            \
          ", -1], name: s}, {op: linear, out: 1}, {op: reshape, "                  \
@@ -99,7 +99,7 @@ static const clv_shape flat_rgb = {2, {1, 108}}, wide = {2, {1, 60}}, two_halves
 #define SECRET "weights: {file: p, secret: true}, "
 
 static const front_case fronts[] = {
-    /* each output depends on one position */
+    /* each output depends on only one position of the record: RAW INPUT */
     {&image, "{op: scale, factor: 2}", "", "", RAW, 0},
     {&image, "{op: flatten}, {op: slice, dim: 1, start: 0, stop: 20}", "", "", RAW, 0},
     {&image, LAYERS_WITHOUT_MIXING ", {op: dropout, p: 0.5}", "", "", RAW, 0},
@@ -127,7 +127,7 @@ static const front_case fronts[] = {
      RAW, 0},
     {&features, "{op: reshape, shape: [16, 1]}, {op: linear, out: 5, transposed: true}", "", "",
      RAW, 0},
-    /* a layer followed by its own transpose */
+    /* a layer followed by its own transpose hides nothing: FRONT KNOWN */
     {&features,
      "{op: linear, out: 64, bias: false, name: t}, {op: linear, out: 16, bias: false, "
      "transposed: true, tied: t}",
@@ -207,7 +207,7 @@ static const front_case fronts[] = {
      ROWS ", {op: slice, dim: 2, start: 0, stop: 1, name: d}, {op: concat, dim: 2, from: [x, d]}, "
           "{op: reshape, shape: [1, 32]}, {op: conv1d, out: 1, kernel: 2, stride: 2}",
      "", "", RAW, 0},
-    /* secret layers over all positions: each output depends on the whole record */
+    /* secret layers over all positions: each output depends on the whole record, no finding */
     {&features, ROWS ", {op: linear, out: 1}", "", "", 0, 0},
     /* each position is mixed with a value of its group: the output of a secret layer, or the
      * mean */
@@ -242,7 +242,7 @@ static const front_case fronts[] = {
     {&features,
      GROUPS(4) ", {op: concat, dim: 2, from: [x, c]}, {op: flatten}, {op: linear, out: 9}", "", "",
      0, 0},
-    /* dropout before a layer leaves a single position too often */
+    /* dropout often leaves only one of the positions that the next layer would mix */
     {&features, "{op: dropout, p: 0.9}, {op: linear, out: 5}", "", "", RAW, 0},
     {&features, "{op: dropout, p: 0.8}, {op: relu}, {op: linear, out: 5}", "", "", RAW, 0},
     {&features, "{op: dropout, p: 0.6}, {op: dropout, p: 0.6}, {op: linear, out: 5}", "", "", RAW,
@@ -312,7 +312,7 @@ static const front_case fronts[] = {
     {&flat_rgb, "{op: reshape, shape: [3, 6, 6]}, {op: flatten}, {op: linear, out: 5}", "", "", 0,
      0},
     {&flat_rgb, "{op: linear, out: 5}", "", "", 0, 0},
-    /* at the border, an output depends on the first tap alone */
+    /* at the border, an output depends on one pixel, by the first tap of the kernel: RAW INPUT */
     {&image, "{op: conv2d, out: 2, kernel: 3, pad: 2}", "", "", RAW | PICTURE, 1},
     {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 2}", "", "", RAW | PICTURE, 1},
     {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 4, dilation: 2}", "", "",
@@ -320,7 +320,7 @@ static const front_case fronts[] = {
      RAW | PICTURE, 1},
     {&steps, "{op: lstm, out: 5}", "", "", RAW | PICTURE, 0},
     {&words, EMBEDDING ", {op: lstm, out: 5}", "", "", TOKENS, 0},
-    /* each output depends on few positions */
+    /* each output depends on few positions of the record: PICTURE */
     {&image, CONV, "", "", PICTURE, 9},
     {&image, CONV, "freeze: true, ", "", PICTURE, 9},
     {&image, "{op: conv2d, out: 2, kernel: 3, pad: 1}", "", "", PICTURE, 4},
@@ -337,7 +337,7 @@ static const front_case fronts[] = {
     {&signal, "{op: conv1d, out: 2, kernel: 3}", "", "", PICTURE, 3},
     {&steps, "{op: lstm, out: 5}, {op: slice, dim: 1, start: 7, stop: 8}", "", "", 0, 0},
     {&words, TRANSPOSED_WORDS ", {op: conv1d, out: 2, kernel: 3}", "", "", TOKENS, 0},
-    /* each output depends on half of the positions, or more */
+    /* each output depends on at least half of the positions: no finding */
     {&image, LAYERS_WITHOUT_MIXING ", {op: flatten}, {op: linear, out: 5}", "", "", 0, 0},
     {&image, CONV ", {op: flatten}, {op: linear, out: 5}", "", "", 0, 0},
     {&image, "{op: conv2d, out: 2, kernel: 5}", "", "", 0, 0},
@@ -410,13 +410,15 @@ static void front_findings_match_the_table(void **state) {
       fail_msg("%s %s %s: shows %s, %lld of %lld", r->first_layers, r->other_layers, r->train_keys,
                clv_findings_format(b->stages[0].output_findings, finding_words),
                (long long)share.n_source_positions, (long long)share.n_total_positions);
-    /* a worker's layers hide nothing, but each output may depend on more positions */
+    /* the worker's layers hide nothing, so RAW and KNOWN stay; PICTURE may end, because each output
+     * of the worker may depend on more positions */
     assert_int_equal(b->stages[1].output_findings & (RAW | KNOWN),
                      r->wanted_findings & (RAW | KNOWN));
   }
 }
 
-/* input -> conv -> add with the input itself: one addend is the record. */
+/* The front adds the input to the output of its convolution. Each addend is a path with its own
+ * finding, and one addend is the record itself. */
 static void each_addend_is_checked_as_its_own_path(void **state) {
   (void)state;
   static const char *const want[] = {"RAW INPUT", "PICTURE"};
@@ -614,7 +616,8 @@ static const gradient_findings_case gradient_cases[] = {
     {&features, FLAT, "{op: add, from: [back, input]}, {op: layernorm}" END, RAW},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: softmax}" END, RAW},
     {&features, FLAT, MADE_LAYER ", {op: add, from: [back, made]}, {op: relu}" END, 0},
-    /* the half that is cut off also has a gradient, through the half that is kept */
+    /* softmax reads both halves, so the half that slice drops also gets a gradient, which reads the
+     * input */
     {&features, FLAT,
      "{op: linear, out: 16, from: [back], name: u}, {op: add, from: [back, input], name: v}, "
      "{op: concat, dim: 1, from: [u, v]}, {op: softmax}, {op: slice, dim: 1, stop: 16}" END,
@@ -625,7 +628,7 @@ static const gradient_findings_case gradient_cases[] = {
      RAW},
     {&steps, "{op: flatten}, {op: linear, out: 32}, {op: reshape, shape: [8, 4]}",
      "{op: add, from: [back, input]}, {op: lstm, out: 5}" END, 0},
-    /* the derivative of the loss reads the output */
+    /* here the loss reads the network's output: the sum with the input, then a layer without it */
     {&features, FLAT, "{op: add, from: [back, input]}", RAW},
     {&features, FLAT, "{op: linear, out: 16, from: [back]}", 0},
 };

@@ -53,7 +53,7 @@ static void digest_does_not_depend_on_piece_size(void **state) {
   v[0] += 1;
   assert_false(is_equal_digest(compute_digest(CLV_F32, &shape, v, sizeof v), d));
   v[0] -= 1;
-  v[VALUES - 1] += 1; /* the sample includes the last value */
+  v[VALUES - 1] += 1; /* the digest changes, because the sample includes the last value */
   assert_false(is_equal_digest(compute_digest(CLV_F32, &shape, v, sizeof v), d));
 }
 
@@ -131,7 +131,7 @@ static void scaled_converted_or_permuted_copies_are_recognized(void **state) {
         if (!is_same_form(&form, &form_of_copy))
           fail_msg("drawing %d of %zu, way %zu", (int)seed, n, i);
       }
-      bool uses_all_values = rows == ROWS; /* more values than a sample has */
+      bool uses_all_values = rows == ROWS; /* true if the tensor has more values than a sample */
       form = compute_form(v, rows, columns, uses_all_values);
       for (size_t j = 0; j < n; j++) w[j] = v[j % rows * columns + j / rows];
       form_of_copy = compute_form(w, columns, rows, uses_all_values);
@@ -143,8 +143,8 @@ static void scaled_converted_or_permuted_copies_are_recognized(void **state) {
   }
 }
 
-/* Tests a tensor as large as the table of a small language model, transposed, multiplied and
- * rounded. */
+/* Tests a tensor as large as the embedding table of a small language model. A copy that is
+ * transposed, multiplied and rounded must be recognised. */
 static void large_tensors_are_found_in_any_order(void **state) {
   enum { N = 2048 };
   static float v[N * N], w[N * N];
@@ -181,7 +181,8 @@ static void incomplete_tensor_has_no_form(void **state) {
   clv_weights_sample_done(&s);
   assert_true(clv_weights_sample_begin(&s, CLV_F32, &CLV_SHAPE(SIDE, SIDE)));
   clv_weights_sample_add(&s, 0, v, SIDE * SIDE * sizeof *v);
-  /* false, because the tensor has no more values than the sample, whose moments count already */
+  /* The tensor has no more values than a sample. Moments of all its values would repeat those of
+   * the sample, so the function returns false. */
   assert_false(clv_weights_sample_moments(&s, true, &other));
   clv_weights_sample_done(&s);
 }
@@ -226,7 +227,7 @@ static void shuffled_labels_have_no_order(void **state) {
   (void)state;
   static double labels[LABELS];
   uint32_t order[LABELS];
-  int n_found = 0; /* among 320 shuffled orders one may have blocks of equal labels by chance */
+  int n_found = 0; /* of 320 tries, one may find blocks of equal labels by chance */
   for (uint64_t seed = 1; seed <= 40; seed++) {
     const clv_rng_key key = {.seed = seed};
     clv_rng_permutation(&key, order, LABELS);
@@ -273,11 +274,11 @@ static void small_label_blocks_are_detected(void **state) {
         fail_msg("%zu records of %zu classes in %zu blocks each, %c", of[i].records, of[i].classes,
                  of[i].blocks, *pattern);
     }
-  /* all labels of a rare class are in one block */
+  /* labels with one rare class, whose records are all in one block */
   for (size_t i = 0; i < 64; i++) labels[i] = i >= 20 && i < 26;
   assert_int_equal(find_order(labels, 64).lag, 1);
   for (size_t i = 0; i < 80; i++) labels[i] = i % 5 ? (double)(i / 20) : (double)(i * 7 % 4);
-  /* four fifths of the labels are in blocks of equal labels */
+  /* of these labels, four fifths are in blocks of equal labels */
   assert_int_equal(find_order(labels, 80).lag, 1);
 }
 

@@ -97,8 +97,8 @@ static void add_resampling(clv_graph *g, uint32_t *r, int *at) {
   add_fitting_layer(g, ops[draw_below(r, 4)], a, at);
 }
 
-/* Adds an LSTM or GRU over few steps, because such a layer forgets early steps of a long sequence.
- * */
+/* Adds an LSTM or GRU over few steps. Over many steps, the output would hardly depend on the early
+ * steps. */
 static void add_recurrence(clv_graph *g, uint32_t *r, int *at) {
   const clv_shape *in = &g->nodes[*at].shape;
   clv_op op = draw_below(r, 2) ? CLV_OP_GRU : CLV_OP_LSTM;
@@ -220,9 +220,9 @@ static void run_forward(runner *w, const float *x, float *y) {
   clv_plan_call_put(w->plan, call);
 }
 
-/* Changes each position of the record in turn and compares the outputs. Returns the fewest
- * positions on which an output depends and the fewest outputs that depend on a position. Outputs
- * and positions without a dependency are left out; 0: all are. */
+/* Changes each position of the record in turn and compares the outputs. *ret_places: fewest
+ * positions on which an output depends. *ret_outputs: fewest outputs that depend on a position.
+ * Outputs and positions without any dependency do not count; 0: none has one. */
 static void count_by_differences(const clv_graph *g, int64_t *ret_places, int64_t *ret_outputs) {
   static float before[MAX_OUT], after_first_change[MAX_OUT], after_second_change[MAX_OUT];
   static int64_t n_changing_positions[MAX_OUT];
@@ -401,8 +401,8 @@ static void run_forward_and_backward(runner *w, bool is_sum, const double *x, co
   clv_plan_call_put(w->plan, call);
 }
 
-/* Counts the fewest positions on which any element of the gradient depends, of those that depend on
- * some. */
+/* Returns the fewest positions of the record on which an element of the gradient depends. Elements
+ * that depend on no position do not count. */
 static int64_t count_gradient_positions(const clv_graph *g, bool is_sum) {
   static double y[MAX_OUT];
   double x[PLACES], other[PLACES], before[PLACES], after[PLACES];

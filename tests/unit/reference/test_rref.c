@@ -16,7 +16,7 @@
 
 enum { KIB = 1024, QUOTA = 1024 * KIB, RETRY_NS = 1000, LEASE_NS = 1000000 };
 
-/* A node that is alone in its session, with the results of its table. */
+/* A node that is alone in its session. Counts the results that its table of references returns. */
 typedef struct node {
   clv_pool *pool;
   clv_rrefs *table;

@@ -162,8 +162,8 @@ static void do_receive_value(node *n) {
 static void do_receive_accept(node *n) {
   receive_message(n, OTHER_NODE, (clv_rref_message){.kind = CLV_RREF_ACCEPT, .fork = CHILD_ID});
 }
-/* These functions give this node, as the owner, frames of the creator (KEEP) and of the other node.
- */
+/* In the following functions this node, the owner of a reference, receives a frame from the creator
+ * of the reference (OWNER_NODE) or from the other node. */
 static void do_receive_keep(node *n) {
   receive_message(n, OWNER_NODE, (clv_rref_message){.kind = CLV_RREF_KEEP});
 }
@@ -194,7 +194,7 @@ static void do_receive_first_ack(node *n) {
 static void do_receive_old_ack(node *n) {
   receive_message(n, OTHER_NODE, (clv_rref_message){.kind = CLV_RREF_ACK, .number = WINDOW + 1});
 }
-/* Lets a lease pass without any message from the others. */
+/* Advances the time by more than a lease, while the other nodes send nothing. */
 static void do_miss_lease(node *n) { tick_until(n, LEASE_NS * 5 / 4, false); }
 static void do_hear_for_half_lease(node *n) { tick_until(n, LEASE_NS / 2, true); }
 static void do_tick_retry(node *n) { clv_rrefs_tick(n->t, n->now_ns += 2 * RETRY_NS); }
@@ -289,7 +289,7 @@ typedef struct cell {
 } cell;
 
 /* clang-format off */
-/* Cells of the table of entries, the references that this node owns: entry REF_ID. */
+/* Cells of the table of entries: references that this node owns. The programs use entry REF_ID. */
 static const cell entry_cells[] = {
     {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_KEPT, "<KEEP", RREF_ENTRY_EXPECTED, "create ACK1", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_NONE, RREF_ENTRY_KEPT, "<FORK <KEEP", RREF_ENTRY_EXPECTED, "ACK2 create ACK1", CLV_OK},
@@ -322,8 +322,8 @@ static const cell entry_cells[] = {
     {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_UNUSED, "<KEEP fail <DELETE-first", RREF_ENTRY_NONE, "freed ACK1", CLV_OK},
 };
 
-/* Cells of the table of forks, the references of other nodes to an entry: the fork of the other
- * node. */
+/* Cells of the table of forks: references that other nodes hold to an entry. The programs use the
+ * fork of the other node. */
 static const cell fork_cells[] = {
     {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_ADDED, "<KEEP <FORK", RREF_FORK_KNOWN, "ACK2", CLV_OK},
     {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_ADDED, "<KEEP <FETCH-early <FORK", RREF_FORK_ASKED, "ACK2 ACK2", CLV_OK},
@@ -364,7 +364,7 @@ static const cell fork_cells[] = {
     {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_LOST, "keep-here pass +USE <FETCH silence", RREF_FORK_NONE, "", CLV_OK},
 };
 
-/* Cells of the table of handles, the references that this node's program holds. */
+/* Cells of the table of handles: references that this node's program holds. */
 static const cell handle_cells[] = {
     {RREF_HANDLES, RREF_HANDLE_NONE, RREF_HANDLE_KEPT, "keep", RREF_HANDLE_JOINING, "KEEP1", CLV_OK},
     {RREF_HANDLES, RREF_HANDLE_NONE, RREF_HANDLE_OWNED, "own", RREF_HANDLE_JOINED, "joined", CLV_OK},
@@ -427,7 +427,7 @@ static const cell handle_cells[] = {
     {RREF_HANDLES, RREF_HANDLE_ENDED, RREF_HANDLE_OWNER_LOST, "<USE +FORK release +DELETE silence", RREF_HANDLE_NONE, "", CLV_OK},
 };
 
-/* Cells of the table of children, the references that this node passes to another node. */
+/* Cells of the table of children: references that this node passes to another node. */
 static const cell child_cells[] = {
     {RREF_CHILDREN, RREF_CHILD_NONE, RREF_CHILD_PASSED, "keep pass", RREF_CHILD_OFFERED, "USE2", CLV_OK},
     {RREF_CHILDREN, RREF_CHILD_NONE, RREF_CHILD_ACCEPTED, "<ACCEPT", RREF_CHILD_NONE, "ACK2", CLV_OK},
@@ -441,7 +441,7 @@ static const cell child_cells[] = {
     {RREF_CHILDREN, RREF_CHILD_TAKEN, RREF_CHILD_LOST, "keep pass +USE silence", RREF_CHILD_NONE, "joined! unused!", CLV_OK},
 };
 
-/* Cells of the table of posts: the USE message by which a child is passed. */
+/* Cells of the table of posts: USE messages by which this node passes a child. */
 static const cell post_cells[] = {
     {RREF_POSTS, RREF_POST_NONE, RREF_POST_POSTED, "keep pass", RREF_POST_SENT, "USE2", CLV_OK},
     {RREF_POSTS, RREF_POST_NONE, RREF_POST_OVER_WINDOW, "keep flood pass", RREF_POST_WAITING, "", CLV_OK},
@@ -479,8 +479,8 @@ static const cell released_cells[] = {
 
 /* ---- running the program text of each cell --------------------------------------------------- */
 
-static clv_rref_visits own_visits; /* cells that the program text written for them visited */
-static clv_rref_visits all_visits; /* cells that any program text visited */
+static clv_rref_visits own_visits; /* [cell] visits by the program text written for the cell */
+static clv_rref_visits all_visits; /* [cell] visits by any program text */
 
 static uint8_t get_state(const node *n, clv_rref_machine m) {
   const clv_rref_map *const maps[] = {[RREF_ENTRIES] = &n->t->entries,
@@ -601,7 +601,7 @@ static void missing_value_is_fetched_again(void **state) {
   assert_results("keep +KEEP fetch +FETCH again", "");
   assert_results("keep +KEEP fetch fetch", "");
   assert_results("keep fetch +FETCH <VALUE <VALUE", "");
-  /* a released reference is not fetched again */
+  /* the program has released the reference, so the node does not fetch it again */
   assert_results("keep +KEEP pass fetch release again", "USE2");
 }
 
@@ -666,7 +666,7 @@ static void first_settled_value_is_kept(void **state) {
   free_node(&n);
 }
 
-/* No result is lost, and a cancelled one is not delivered. */
+/* Later messages must not displace results in the queue. A cancelled result is not delivered. */
 static void queued_results_survive_later_messages(void **state) {
   node n;
   uint32_t n_records;

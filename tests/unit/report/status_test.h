@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Defines a view of three workers with everything in it: a pipeline that waits, another identity
- * with a hostile name, one worker that does not answer and one that has not answered yet.
+ * Defines a sample status of three workers that has an example of everything that `status` can
+ * show: a pipeline that waits, another identity with a hostile name, a worker that does not answer
+ * and a worker that has not answered yet.
  */
 #ifndef CLEAVE_STATUS_TEST_H
 #define CLEAVE_STATUS_TEST_H

@@ -178,8 +178,8 @@ static void slow_ping_of_a_busy_host_does_not_blame_the_link(void **state) {
                    "waiting for the master 97 %: 13 ms round trip, 52 waits a second");
 }
 
-/* The master waits as well, so the module that computes is named, whichever link brought the last
- * packets. */
+/* The master waits for worker-1, too. So the diagnosis of worker-2 names the stage that computes at
+ * worker-1, whichever link brought the last packets to worker-2. */
 static void computing_stage_is_named_as_the_cause(void **state) {
   (void)state;
   set_shares(&session_at_1, 0.95, 0.05, 0);

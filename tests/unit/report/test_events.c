@@ -140,14 +140,14 @@ static void later_event_file_sorts_last(void **state) {
   char folder[100], paths[8][200], last_path[200];
   (void)state;
   snprintf(folder, sizeof folder, "%s/order", scratch);
-  for (int i = 0; i < 3; i++) { /* three files within a second, by one process */
+  for (int i = 0; i < 3; i++) { /* one process opens three files within a second */
     clv_event_file_close(open_event_file(folder, (uint64_t)i));
     assert_int_equal(list_event_files(folder, paths), i + 1);
     if (i) assert_string_equal(paths[i - 1], last_path);
     strcpy(last_path, paths[i]);
   }
   snprintf(last_path, sizeof last_path, "%s/events.out.tfevents.9999999998.z.1.0", folder);
-  /* the name of a file that was written with a clock that was ahead */
+  /* makes the file of a process whose clock is ahead; the next file must sort behind this one */
   fclose(fopen(last_path, "w"));
   clv_event_file_close(open_event_file(folder, 9));
   assert_int_equal(list_event_files(folder, paths), 5);

@@ -80,7 +80,8 @@ static clv_rpc_server_counts get_server_counts(void) {
   return now;
 }
 
-/* The server's certificate has no DNS name: the dialled address does not matter. */
+/* The server's certificate has no DNS name, so the client must accept any address that it
+ * dialled. */
 static void test_allowed_identity_is_served(void **state) {
   (void)state;
   clv_err err;
@@ -134,7 +135,7 @@ static void test_server_of_another_ca_is_refused(void **state) {
   assert_int_equal(get_server_counts().n_calls, 0);
 }
 
-/* A server with another URI receives no call. */
+/* A client that expects another URI than that of the server's certificate sends no call. */
 static void test_server_with_another_uri_gets_no_call(void **state) {
   (void)state;
   clv_err err;
@@ -234,7 +235,9 @@ static void test_invalid_channel_options_are_refused(void **state) {
                clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
   options.target_address = "127.0.0.1:7443";
   must(clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
-  clv_rpc_channel_free(channel); /* the texts are known to be usable from here on */
+  /* the channel accepts address, URI, certificate and key, so the next errors are of the changed
+   * field */
+  clv_rpc_channel_free(channel);
   options.pem.key = other.key.data;
   expect_error(CLV_INVALID, "cannot be used together",
                clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
@@ -360,9 +363,9 @@ static void test_rapid_stream_resets_disconnect_the_client(void **state) {
   assert_true(event_wait_for_count(&r.closed, n_opened, 20000));
   assert_int_equal(get_server_counts().n_cut_peers, 1);
   clv_rpc_channel_freep(&channel);
-  /* the code is DENIED, not EXHAUSTED */
+  /* another identity is refused as not allowed (DENIED), not because of the flood (EXHAUSTED) */
   expect_error(CLV_DENIED, "", call_echo(&other, WORKER_URI, &err), &err);
-  /* waits a second, because the server answers no handshake in the second of the flood */
+  /* waits, because the server answers no handshake until the second of the flood has ended */
   usleep(1100000);
   expect_error(CLV_EXHAUSTED, "too many cancelled calls", call_echo(&master, WORKER_URI, &err),
                &err);

@@ -243,7 +243,7 @@ static void checkpoint_names_are_validated(void **state) {
     assert_false(clv_is_checkpoint_name(bad_names[i]));
 }
 
-/* The interval costs at most 3 % of the time, and is between 10 s and 30 min. */
+/* Automatic checkpoints take at most 3 % of the time. Their interval is between 10 s and 30 min. */
 static void automatic_interval_follows_the_cost(void **state) {
   static const struct {
     uint64_t cost_ms, interval_ms;

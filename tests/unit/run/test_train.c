@@ -129,7 +129,8 @@ static clv_session_config *parse_config_as(const char *name_set) {
   return c;
 }
 
-/* Trains to steps 3 and 7, with a checkpoint of each, and then the run is finished. */
+/* Trains to step 3 and on to step 7, writes a checkpoint at each of them, and marks the run as
+ * finished. */
 static void train_to_step_7(const clv_session_config *c) {
   const clv_run_options o = {0};
   CLV_AUTO(clv_run_done) clv_run r = {.config = c, .o = &o};

@@ -30,7 +30,8 @@ static void test_hand_written_schedules_are_valid(void **state) {
       CLV_OK);
   assert_int_equal(r.max_live_micros[0], 2);
   assert_int_equal(r.max_weight_versions[0], 1);
-  /* Valid: only forwards; and a frozen stage before a trained one. */
+  /* Also valid: a single micro-batch; and a frozen stage, which has only forwards, before a trained
+   * stage. */
   assert_int_equal(check_text(HEAD_OF_ONE_RANK("custom", "1", "0") "rank 0: F0@0 B0@0\n", &r, &err),
                    CLV_OK);
   assert_int_equal(check_text("schedule custom stages 2 ranks 1 micro-batches 1 first-backward 1\n"
@@ -45,7 +46,8 @@ static void test_version_counts_match_hand_computation(void **state) {
   clv_sched_report r;
   clv_err err = {0};
   (void)state;
-  /* Three micro-batches in flight, so the fourth's backward is at most two steps late. */
+  /* Three micro-batches are in flight, so at most two steps come between a forward and its
+   * backward. */
   assert_int_equal(
       check_text(HEAD_OF_ONE_RANK(
                      "pipedream", "4",

@@ -35,7 +35,8 @@ static void fill_costs(const void *user, const uint32_t *last, uint32_t choice,
   }
 }
 
-/* Returns the problem: each boundary is a possible cut, and all layers take the same time. */
+/* Makes a chain of layers that take equal time, and returns the problem of cutting it. Each
+ * boundary between layers is a possible cut. */
 static clv_sched_cuts make_problem(chain *c, uint32_t layers, uint32_t stages, uint32_t ranks) {
   clv_sched_cuts p = {.kind = CLV_SCHED_1F1B,
                       .computes_window = true,
@@ -74,7 +75,7 @@ static uint32_t search_cuts(const clv_sched_cuts *p, clv_sched_split ret[MAX_RES
 
 typedef struct exhaustive_search {
   const clv_sched_cuts *p;
-  double best_seconds[MAX_RESULTS]; /* best times of different cuts */
+  double best_seconds[MAX_RESULTS]; /* best times, each of other cuts; the shortest time first */
 } exhaustive_search;
 
 static void keep_best_seconds(exhaustive_search *search, double seconds) {
@@ -198,8 +199,8 @@ static void test_optimal_micro_batch_count_is_found(void **state) {
   assert_cuts(&p, (const uint32_t[]){5}, 4);
 }
 
-/* 7 cuts at 63 boundaries have 553 million combinations. The search tries only some, and then moves
- * single cuts. */
+/* 7 cuts at 63 boundaries have 553 million combinations. The search tries only some of them, then
+ * moves single cuts of the best one until no move makes it faster. */
 static void test_huge_search_space_gives_a_local_optimum(void **state) {
   chain c;
   clv_sched_cuts p = make_problem(&c, 64, 8, 8);
@@ -213,7 +214,7 @@ static void test_huge_search_space_gives_a_local_optimum(void **state) {
   for (uint32_t i = 0; i < 8; i++) equal_parts.last_layers[i] = 8 * i + 7;
   ok(clv_sched_simulate_split(&p, &equal_parts, err));
   assert_true(found[0].seconds <= equal_parts.seconds);
-  /* No single cut can be moved to a better boundary. */
+  /* moving any single cut by one layer must not shorten the time */
   for (uint32_t cut = 0; cut < 7; cut++)
     for (int offset = -1; offset <= 1; offset += 2) {
       clv_sched_split other = found[0];

@@ -42,8 +42,8 @@ static const textbook_case textbook_cases[] = {
       "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7",
       "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"}},
     {CLV_SCHED_1F1B, 4, 4, 2, 0, {"F0 F1 B0 B1", "F0 F1 B0 B1", "F0 F1 B0 B1", "F0 B0 F1 B1"}},
-    /* Megatron-LM, p = 2 ranks, v = 2 chunks a rank: 2 * (p - rank - 1) + (v - 1) * p forwards
-     * first. */
+    /* As in Megatron-LM, with p = 2 ranks of v = 2 chunks each: a rank begins with 2 * (p - rank -
+     * 1) + (v - 1) * p forwards. */
     {CLV_SCHED_INTERLEAVED,
      4,
      2,
@@ -193,7 +193,8 @@ static void test_memory_and_versions_match_the_literature(void **state) {
   }
 }
 
-/* In zb-h1, stage s computes the weight gradient of k after the input gradient of k+s. */
+/* In zb-h1, stage s computes the weight gradient of micro-batch k right after the input gradient of
+ * micro-batch k + s. */
 static void test_zb_h1_delays_weight_gradients(void **state) {
   clv_sched_shape shape = make_shape(4, 4, 16);
   CLV_AUTO(clv_sched_freep) clv_sched *s = make_schedule(CLV_SCHED_ZB_H1, &shape, 0, NULL);
@@ -209,7 +210,8 @@ static void test_zb_h1_delays_weight_gradients(void **state) {
   }
 }
 
-/* The master has the first stage and a loss that takes no time; a worker has the rest. */
+/* The master has the first stage and a loss that takes no time; a worker has the stage between
+ * them. The loss must not add a micro-batch in flight. */
 static void test_free_loss_stage_adds_no_micro_batches_in_flight(void **state) {
   clv_sched_shape shape = {
       .n_stages = 3, .n_ranks = 2, .n_micro_batches = 8, .stage_rank = {0, 1, 0}};

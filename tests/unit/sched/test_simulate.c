@@ -128,7 +128,7 @@ static void test_invalid_costs_are_refused(void **state) {
   }
 }
 
-/* Returns by what fraction the time exceeds that with the best window. */
+/* Returns by which fraction a run with this window takes longer than one with the best window. */
 static double compute_excess(const clv_sched_shape *shape, const clv_sched_costs *c,
                              uint32_t window) {
   double best_seconds = INFINITY;
@@ -149,8 +149,8 @@ static void draw_costs(uint64_t *seed, uint32_t stages, clv_sched_costs *ret) {
   }
 }
 
-/* With two equal stages, the window of the formula, or one more, takes at most 2 % more time than
- * the best window. So does the window that is chosen. */
+/* Two equal stages. The window that the formula gives, or one more, must take at most 2 % more time
+ * than the best window. So must the window that clv_sched_find_window chooses. */
 static void test_window_formula_is_near_the_optimum(void **state) {
   (void)state;
   for (uint64_t round = 1; round <= (is_long() ? 400 : 100); round++) {
@@ -203,14 +203,15 @@ static void test_needed_window_matches_hand_computation(void **state) {
     c.latency_seconds[e] = 3;
   /* the window is 1 + 25.5 / 2.5, rounded up */
   assert_int_equal(compute_needed_window(&alternating, &c), 1 + 11);
-  /* The window counts from the first stage with a backward: a micro-batch is away from it for a
-   * stage of 1 s and 7.5 s in flight, and each takes 1 s. */
+  /* The window counts from stage 1, the first stage with a backward. There a micro-batch takes 1 s;
+   * then it is away for 8.5 s: 1 s at the next stage and 7.5 s in flight. */
   frozen.first_backward_stage = 1;
   /* the window is 1 + 8.5, rounded up */
   assert_int_equal(compute_needed_window(&frozen, &c), 1 + 9);
 }
 
-/* A loss that takes no time at the master is computed at once, because a worker waits for it. */
+/* A loss that takes no time at the master is computed at once, before other work of the master,
+ * because a worker waits for the gradient. */
 static void test_free_loss_runs_as_early_as_possible(void **state) {
   clv_sched_shape shape = {
       .n_stages = 3, .n_ranks = 2, .n_micro_batches = 8, .stage_rank = {0, 1, 0}};
@@ -230,11 +231,12 @@ static int compare_by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Chains of unequal stages with a loss on the first rank: the chosen window is near the best one,
- * and better than the better textbook schedule. */
+/* Chains of unequal stages, half of them with a loss at the first rank. The chosen window must take
+ * little more time than the best window, and usually less than the faster of the schedules 1f1b and
+ * gpipe. */
 static void test_unequal_stages_get_a_near_optimal_window(void **state) {
   enum { ROUNDS = 50 };
-  double excesses[2 * ROUNDS], textbook_excesses[2 * ROUNDS];
+  double ratios_to_textbook[2 * ROUNDS], excesses[2 * ROUNDS];
   (void)state;
   for (uint64_t round = 0; round < 2 * ROUNDS; round++) {
     uint64_t seed = 1 + round;
@@ -249,22 +251,23 @@ static void test_unequal_stages_get_a_near_optimal_window(void **state) {
     if (round % 2 == 0)
       c.forward_seconds[2] = c.input_grad_seconds[2] = c.weight_grad_seconds[2] = 0;
     ok(clv_sched_find_window(&shape, &c, &window, err));
-    textbook_excesses[round] = compute_excess(&shape, &c, window);
+    excesses[round] = compute_excess(&shape, &c, window);
     double textbook_seconds = fmin(simulate_seconds(CLV_SCHED_1F1B, &shape, 0, &c),
                                    simulate_seconds(CLV_SCHED_GPIPE, &shape, 0, &c));
-    excesses[round] = simulate_seconds(CLV_SCHED_1F1B, &shape, window, &c) / textbook_seconds;
+    ratios_to_textbook[round] =
+        simulate_seconds(CLV_SCHED_1F1B, &shape, window, &c) / textbook_seconds;
   }
-  qsort(excesses, CLV_COUNT(excesses), sizeof *excesses, compare_by_value);
-  qsort(textbook_excesses, CLV_COUNT(textbook_excesses), sizeof *textbook_excesses,
+  qsort(ratios_to_textbook, CLV_COUNT(ratios_to_textbook), sizeof *ratios_to_textbook,
         compare_by_value);
-  print_message("of the best window: median +%.3f, at most +%.3f\n", textbook_excesses[ROUNDS],
-                textbook_excesses[2 * ROUNDS - 1]);
-  assert_true(textbook_excesses[ROUNDS] < 0.02);
-  assert_true(textbook_excesses[2 * ROUNDS - 1] < 0.2);
-  print_message("of the better textbook: median %.3f, at most %.3f\n", excesses[ROUNDS],
+  qsort(excesses, CLV_COUNT(excesses), sizeof *excesses, compare_by_value);
+  print_message("of the best window: median +%.3f, at most +%.3f\n", excesses[ROUNDS],
                 excesses[2 * ROUNDS - 1]);
-  assert_true(excesses[ROUNDS] < 1.0);
-  assert_true(excesses[2 * ROUNDS - 1] < 1.1);
+  assert_true(excesses[ROUNDS] < 0.02);
+  assert_true(excesses[2 * ROUNDS - 1] < 0.2);
+  print_message("of the better textbook: median %.3f, at most %.3f\n", ratios_to_textbook[ROUNDS],
+                ratios_to_textbook[2 * ROUNDS - 1]);
+  assert_true(ratios_to_textbook[ROUNDS] < 1.0);
+  assert_true(ratios_to_textbook[2 * ROUNDS - 1] < 1.1);
 }
 
 int main(void) {

@@ -46,14 +46,13 @@ static void three_class_scores_match_hand_computation(void **state) {
     NEAR(r.classes[2].f1, 2.0 / 3);
     NEAR(r.values[CLV_VALUE_F1_MACRO], (0.5 + 2.0 / 3 + 2.0 / 3) / 3);
     assert_memory_equal(r.confusion, confusion, sizeof confusion);
-    /* for class 0, its own positions have the scores 0.67 and 0.21, the others 0.04, 0.01 and 0.58
- */
+    /* AUC of class 0: its positions score 0.67 and 0.21, the others 0.04, 0.01 and 0.58 */
     NEAR(r.classes[0].auc, 5.0 / 6);
     NEAR(r.classes[1].auc, 1);
   }
 }
 
-/* A pair of records with equal scores counts half in the AUC. */
+/* AUC counts a pair of a positive and a negative record with equal scores as half. */
 static void binary_scores_match_hand_computation(void **state) {
   static const float p[] = {0.9f, 0.4f, 0.4f, 0.6f};
   static const int64_t y[] = {1, 1, 0, 0};
@@ -129,18 +128,18 @@ static void add_golden_row(clv_score *s, FILE *f, bool has_classes, size_t n_out
     assert_ok(clv_score_add_targets(s, record_index, x, t, &err), &err);
 }
 
-/* Reads a case, and compares the values that the file has. Returns the number of compared values.
- */
+/* Reads a case from f, scores its outputs, and compares the scores with those in f. Returns the
+ * number of compared scores. */
 static int check_golden_case(FILE *f, int kind, size_t columns, size_t rows) {
-  unsigned rank_bits =
+  unsigned rank_score_bits =
                CLV_SCORE_F1 | CLV_SCORE_AUC | CLV_SCORE_AVERAGE_PRECISION | CLV_SCORE_SENSITIVITY,
-           class_bits = rank_bits | CLV_SCORE_PERPLEXITY | CLV_SCORE_ECE,
-           number_bits = CLV_SCORE_MAE | CLV_SCORE_RMSE | CLV_SCORE_R2;
+           class_score_bits = rank_score_bits | CLV_SCORE_PERPLEXITY | CLV_SCORE_ECE,
+           number_score_bits = CLV_SCORE_MAE | CLV_SCORE_RMSE | CLV_SCORE_R2;
   bool is_multilabel = kind == CLV_SCORE_LABEL_LOGITS;
   clv_score_options o = {.outputs = (clv_score_outputs)kind,
-                         .score_bits = kind >= CLV_SCORE_NUMBERS ? number_bits
-                                       : is_multilabel           ? rank_bits
-                                                                 : class_bits,
+                         .score_bits = kind >= CLV_SCORE_NUMBERS ? number_score_bits
+                                       : is_multilabel           ? rank_score_bits
+                                                                 : class_score_bits,
                          .n_classes = columns,
                          .specificity = 0.8,
                          .has_intervals = true};
@@ -157,7 +156,7 @@ static int check_golden_case(FILE *f, int kind, size_t columns, size_t rows) {
     clv_score_value v = find_value(name);
     if (!(fabs(r.values[v] - want) < 1e-9))
       fail_msg("%s of outputs %d is %.17g, not %.17g", name, kind, r.values[v], want);
-    /* the interval contains the value */
+    /* the confidence interval must contain scikit-learn's value */
     if (!(r.intervals[v].low < want && want < r.intervals[v].high) && v != CLV_VALUE_ECE)
       fail_msg("%s: %g is outside %g to %g", name, want, r.intervals[v].low, r.intervals[v].high);
   }

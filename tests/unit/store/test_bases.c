@@ -165,7 +165,7 @@ static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
                    CLV_CANCELLED);
   assert_int_equal(waiting_source.n_fills, 0);
   __atomic_store_n(&s.is_slow, false, __ATOMIC_RELEASE);
-  /* succeeds whether the first request has failed already or fails because of this one */
+  /* the waiting request fills the tensor from its own source after the first request has failed */
   t = acquire_tensor(b, "a", "w", &waiting_source);
   pthread_join(thread, NULL);
   assert_int_equal(k.result_code, CLV_DATA_LOSS);

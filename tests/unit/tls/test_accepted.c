@@ -254,8 +254,8 @@ static void certificate_without_client_usage_is_no_client(void **state) {
   assert_false(is_seen_as_client("none", NULL));
 }
 
-/* The certificate arrives while the quota has one connection left. Before the client proves its
- * key, another connection takes that place. */
+/* The client's certificate arrives while the quota has one connection left. Another connection
+ * takes it before the client proves that it has the key, so the client is disconnected. */
 static void late_quota_refusal_closes_the_connection(void **state) {
   (void)state;
   uint64_t before = count_failures(CLV_TLS_FAILURE_QUOTA);
@@ -285,8 +285,8 @@ static bool is_open(const connection *p) {
   return recv(p->client_fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0;
 }
 
-/* Silent connections are closed first, the longest silent one before the others; accepted
- * connections stay. */
+/* If there are too many connections, the server closes the silent connection that has been open
+ * longest. Connections whose handshake has begun or ended stay open. */
 static void longest_silent_handshake_is_shed_first(void **state) {
   (void)state;
   connection completed = dial_listener();
@@ -300,7 +300,7 @@ static void longest_silent_handshake_is_shed_first(void **state) {
   assert_true(third_silent.is_admitted && admission.n_sheds == 1);
   assert_false(is_open(&oldest_silent));
   assert_true(is_open(&second_silent) && is_open(&third_silent));
-  /* the server has already ended it, so its quota is not returned twice */
+  /* the server has ended oldest_silent before, so closing it must not return its quota again */
   close_connection(&oldest_silent);
   connection fourth_silent = dial_listener();
   assert_true(fourth_silent.is_admitted && admission.n_sheds == 2);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests lists of revoked certificates: those that `certs revoke` makes, and those made by hand that
- * it would not make. A peer is refused unless a valid list of its CA is known and does not contain
- * its certificate.
+ * Tests lists of revoked certificates: lists that `certs revoke` makes, and lists made by the test
+ * that `certs revoke` would not make. A peer is refused unless a valid list of its CA is known and
+ * does not contain its certificate.
  */
 #include "tests/unit/tls/fixture.h"
 
@@ -50,7 +50,7 @@ static void use_list(void) {
   assert_null(crl);
 }
 
-/* ---- lists that `certs revoke` writes -------------------------------------------------------- */
+/* ---- revocation lists that `certs revoke` writes --------------------------------------------- */
 
 static void revoked_certificates_accumulate_in_the_list(void **state) {
   (void)state;
@@ -91,7 +91,7 @@ static void show_marks_revoked_certificates(void **state) {
   clv_bytes_done(&out);
 }
 
-/* ---- lists that the test makes --------------------------------------------------------------- */
+/* ---- revocation lists that the test makes by hand -------------------------------------------- */
 
 typedef struct forged_list {
   int valid_from_s, valid_until_s;

@@ -115,7 +115,7 @@ static void rsa_2048_key_is_accepted(void **state) {
   clv_tls_identity_free(identity);
 }
 
-/* ---- files that are refused ------------------------------------------------------------------ */
+/* ---- identity files that are refused --------------------------------------------------------- */
 
 static void missing_identity_files_are_named(void **state) {
   (void)state;

@@ -262,7 +262,7 @@ static void silence_after_handshake_is_unconfirmed_success(void **state) {
   assert_in_range(took_ms, 290, 3000);
 }
 
-/* ---- errors of the network ------------------------------------------------------------------- */
+/* ---- probes that fail because of the network ------------------------------------------------- */
 
 static void unresolvable_name_and_closed_port_are_named(void **state) {
   (void)state;
@@ -357,7 +357,7 @@ static void peer_with_another_uri_is_refused(void **state) {
   assert_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED, "exactly one URI", "exactly one URI");
 }
 
-/* ---- errors in our certificate --------------------------------------------------------------- */
+/* ---- errors in the probing client's certificate ---------------------------------------------- */
 
 static void unknown_ca_alert_suggests_tls_ca(void **state) {
   (void)state;

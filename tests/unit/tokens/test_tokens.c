@@ -455,8 +455,8 @@ static void settings_that_differ_from_the_tokenizer_are_refused(void **state) {
   }
 }
 
-/* The other files are read from the folder of the tokenizer, and only if its file is named
- * tokenizer.json. */
+/* tokenizer_config.json and special_tokens_map.json are read from the folder of the tokenizer, and
+ * only if the file of the tokenizer is named tokenizer.json. */
 static void files_beside_a_tokenizer_are_compared_with_it(void **state) {
   static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json"};
   static const char other_token[] = "{\"bos_token\": \"<nobody>\"}";

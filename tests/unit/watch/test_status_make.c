@@ -149,7 +149,8 @@ static void two_replies_give_link_rates(void **state) {
 
 static void peer_rates_need_two_measurements(void **state) {
   (void)state;
-  links[NOW][0].node_wait_ns = 7 + 900000000; /* most of this time was before the first reply */
+  /* most of this wait was before the first reply, so it must not count */
+  links[NOW][0].node_wait_ns = 7 + 900000000;
   assert_near(make_status(0, true).sessions[0].links[0].waiting_share, 0.4);
   free_replies(NULL);
   links[BEFORE][0].last_pong_ns = 1000000000;

@@ -242,8 +242,8 @@ static void unfinished_checkpoint_is_skipped(void **state) {
   assert_null(none);
 }
 
-/* Changes the `len` bytes of a file in `data`, which has room for one more. Returns the new length.
- * */
+/* A way to damage a file: changes its `len` bytes in `data`, where one more byte fits, and returns
+ * the new length. */
 typedef size_t (*damage_fn)(char *data, size_t len);
 static size_t remove_last_byte(char *data, size_t len) { return (void)data, len - 1; }
 static size_t remove_all_bytes(char *data, size_t len) { return (void)data, (void)len, 0; }
@@ -306,7 +306,8 @@ static void write_64_kib(const char *run, uint64_t step) {
   assert_ok(clv_checkpoint_commit(w, "", 1, NULL, &err), &err);
 }
 
-/* Tries all truncations and 10,000 flipped bits in `make long`, some of them otherwise. */
+/* `make long` tries all truncations of a file and 10,000 flipped bits; `make test` tries some of
+ * them. The run must fall back to the checkpoint before. */
 static void each_truncation_and_flip_falls_back(void **state) {
   (void)state;
   const char *run = get_run_dir("flips");
@@ -734,7 +735,7 @@ static void invalid_trainer_state_is_refused(void **state) {
   }
 }
 
-/* ---- tensors by name ------------------------------------------------------------------------- */
+/* ---- finding tensors of a checkpoint by name ------------------------------------------------- */
 
 static void tensors_are_found_by_name_in_any_file(void **state) {
   (void)state;

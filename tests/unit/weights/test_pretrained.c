@@ -91,7 +91,7 @@ static void index_with_too_many_tensors_is_refused(void **state) {
   assert_says(&err, "limit is 65536");
 }
 
-/* ---- names of tensors ------------------------------------------------------------------------ */
+/* ---- names of tensors in pretrained files ---------------------------------------------------- */
 
 static void assert_found_as(const char *const *names, size_t n, const char *want, const char *as) {
   size_t at = 0;
@@ -152,7 +152,7 @@ static void derived_and_new_names_are_recognized(void **state) {
   assert_false(clv_weights_is_newly_initialised("bert.weight", new_layers, 2));
 }
 
-/* ---- reading tensors ------------------------------------------------------------------------- */
+/* ---- reading tensors of pretrained files ----------------------------------------------------- */
 
 static void f16_and_bf16_numbers_become_f32(void **state) {
   (void)state;

@@ -53,7 +53,8 @@ static void run_record_round_trips(void **state) {
   assert_int_equal(b.attempts[1].pid, 4000000000);
 }
 
-/* The text of an error, or a path, may be cut anywhere and contain any bytes. */
+/* The text of an error, or a path, may contain any bytes and end inside a character. The record
+ * replaces what is not UTF-8. */
 static void invalid_text_is_sanitized_in_the_record(void **state) {
   static const struct {
     const char *text, *want;

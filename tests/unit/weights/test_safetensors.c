@@ -126,7 +126,7 @@ static void file_without_tensors_round_trips(void **state) {
   assert_null(clv_weights_find_entry(f, "x"));
 }
 
-/* ---- files that are refused ------------------------------------------------------------------ */
+/* ---- safetensors files that are refused ------------------------------------------------------ */
 
 #define ENTRY(dtype, shape, begin, end) \
   "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
@@ -308,7 +308,7 @@ static void invalid_writes_are_refused(void **state) {
                    CLV_PRECONDITION);
 }
 
-/* ---- damaged files --------------------------------------------------------------------------- */
+/* ---- damaged safetensors files --------------------------------------------------------------- */
 
 /* True if both files have the same names, types, shapes and bytes. */
 static bool is_same_content(const clv_weights_file *a, const clv_weights_file *b) {
@@ -381,7 +381,7 @@ static void bit_flips_are_refused_or_change_the_digest(void **state) {
   assert_true(n_equal < n_detected);
 }
 
-/* ---- matching tensors with those that are wanted --------------------------------------------- */
+/* ---- matching a file's tensors with the tensors that a caller wants -------------------------- */
 
 /* number of tensors in make_larger_file() */
 enum { N_WANTED = 5 };

@@ -640,7 +640,7 @@ static void body_unlike_the_frame_kind_is_refused(void **state) {
   }
 }
 
-/* ---- limits of lists and bytes --------------------------------------------------------------- */
+/* ---- limits of the lists and of the bytes in a frame ----------------------------------------- */
 
 /* Too many rates are refused whether they are packed or not, in one body or in two. */
 static void too_many_learning_rates_are_refused(void **state) {

@@ -488,7 +488,8 @@ static clv_bytes make_repeated_graph(const char *unit, size_t unit_len, size_t t
  * process, which includes that of libraries, grows by at most twice the bytes and 1 MiB. */
 static void assert_bounded(const clv_bytes *bytes, const char *what) {
   clv_err err = {0};
-  (void)!decode_load(bytes, &err); /* the first call loads what it needs of libraries */
+  /* loads the libraries that the decoder uses, so that the measured call does not */
+  (void)!decode_load(bytes, &err);
   uint64_t allocations = clv_alloc_count();
   bool is_measured = !CLV_SANITIZED && reset_memory_peak();
   size_t bytes_before = read_status_bytes("VmRSS:");
@@ -557,14 +558,15 @@ static uint32_t find_n_nodes_that_fit(uint32_t n_attrs, size_t name_len) {
 static void node_limit_follows_names_and_attributes(void **state) {
   (void)state;
   assert_int_equal(find_n_nodes_that_fit(0, 1), CLV_WIRE_NODES);
-  /* the message size limits the number */
+  /* the limit on a message's size decides how many nodes fit */
   assert_in_range(find_n_nodes_that_fit(0, CLV_WIRE_NAME), 1600, 1700);
-  /* the memory budget limits the number */
+  /* the memory budget decides how many nodes fit */
   assert_in_range(find_n_nodes_that_fit(2, 24), 950, 1050);
   assert_in_range(find_n_nodes_that_fit(4, 24), 600, 700);
 }
 
-/* Accepted messages stay within the same bound; this one is near the largest. */
+/* Decoding an accepted message takes at most twice its bytes and 1 MiB of memory, too. This message
+ * has as many nodes as are allowed. */
 static void accepted_message_stays_within_the_memory_bound(void **state) {
   (void)state;
   clv_err err = {0};
