@@ -10,7 +10,7 @@
  *   final  promises only what PyTorch promises: a step cannot be rolled back, the program does not
  *          wait for the end of a context, and its one thread does the work of its node
  * commands: steps N   milliseconds of each of N steps
- *           parts N   the same as a list of N lists: call, backward, step, loss, close
+ *           parts N   milliseconds of call, backward, step, loss and close, for each of N steps
  */
 #include "master/api/cleave.h"
 

@@ -35,7 +35,8 @@ typedef struct header {
 
 typedef enum event_kind { EVENT_IGNORED, EVENT_STARTED, EVENT_SENT, EVENT_RECEIVED } event_kind;
 
-/* One call on a connection of its own. Tags of the queue are the call's index and an event_kind. */
+/* One gRPC call with a connection of its own. A tag of the completion queue consists of the call's
+ * index and an event_kind. */
 typedef struct stream {
   grpc_call *call;
   grpc_byte_buffer *received, *in_flight;
@@ -136,7 +137,7 @@ static void send_next_chunk(side *s, unsigned index) {
                CLV_MIN(s->total_bytes - first_byte, (uint64_t)s->chunk_bytes));
 }
 
-/* Acknowledges the transfer once the acknowledgement of the previous one has left. */
+/* Acknowledges the transfer once the acknowledgement of the previous transfer has been sent. */
 static void send_ack_if_due(side *s) {
   if (!s->is_ack_due || s->n_in_flight) return;
   s->is_ack_due = false;

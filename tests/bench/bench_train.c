@@ -26,7 +26,7 @@ typedef struct bench {
   char record_path[32];
   clv_egress_record *record;
   clv_batch batches[BATCHES];
-  size_t n_batches; /* number of batches that are trained, at most as many as the data make */
+  size_t n_batches; /* number of batches that are trained, at most as many as the records fill */
   uint64_t next_batch;
 } bench;
 

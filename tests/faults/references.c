@@ -561,8 +561,8 @@ static void cut_off_node(uint32_t node) {
   sim.n_deaths++;
   sim.is_silent[node] = true;
   print_trace("node %u is cut off", node);
-  /* a node that is silent for a short time only loses nothing, because the other nodes do not
-   * notice */
+  /* a node that is silent only for a short time loses nothing, because the other nodes do not
+   * notice it */
   if (node != sim.faulty_node) return;
   mark_objects_lost(node);
   if (sim.faulty_until_ns != UINT64_MAX) return;

@@ -2,10 +2,10 @@
  *
  * Fuzzes a program on libcleave with the answers of a hostile worker. The program makes calls, runs
  * a backward and a step, keeps a reference and reads state. The input is a list of frames, each
- * after its length in two bytes. The frames arrive while the program waits: at each wait, those up
- * to the next length of 0. After the last frame the worker is lost. Whatever arrives, each
- * operation of the program must succeed or fail with a text, and the end of the program must free
- * everything.
+ * after its length in two bytes. The frames arrive while the program waits: at each wait, the
+ * frames up to the next length of 0. After the last frame the worker is lost. Whatever arrives,
+ * each operation of the program must succeed or fail with a text, and the end of the program must
+ * free everything.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -258,7 +258,7 @@ static void write_state(program *g) {
              &e);
 }
 
-/* Makes a leaf and passes it to the worker. */
+/* Makes a leaf of the program's numbers and sends it to the worker. */
 static void send_own_value(program *g) {
   static const float numbers[BATCH * WIDTH];
   cleave_error e = {0};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the files of cells of a table that is larger than memory (clv_cell_files_map_columns). The
- * first byte of the input chooses one of the files, the rest are its bytes; the other files are as
- * they were written. An accepted table is encoded, and no number of a value may be out of range.
+ * Fuzzes the files in which a table that is larger than memory stores its cells
+ * (clv_cell_files_map_columns). The first byte of the input chooses a file, whose bytes are
+ * replaced by the rest of the input. An accepted table is encoded, and its row numbers and class
+ * numbers must be in range.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -46,11 +47,12 @@ static const char key[] =
     "00000000000000000000000000000000"
     "00000000000000000000000000000000";
 
-/* Files of the table: one of each column that is stored, and those of texts and groups. */
+/* Files of the table's cells: one for each stored column, and those of ids, image paths and
+ * groups. */
 typedef struct cached_file {
   const char *name;
   int fd;
-  clv_bytes good; /* as it was written */
+  clv_bytes good; /* bytes of the file as LLVMFuzzerInitialize has written it */
 } cached_file;
 static cached_file files[] = {
     {.name = "column-0.npy"}, {.name = "column-1.npy"}, {.name = "column-2.npy"},
@@ -59,7 +61,7 @@ static cached_file files[] = {
     {.name = "paths.npy"},    {.name = "id-texts.npy"}, {.name = "groups.npy"},
 };
 static char folder[] = "/dev/shm/cleave-fuzz-XXXXXX", table_path[64];
-static clv_bytes json; /* the rest of the cache */
+static clv_bytes json; /* cells.json, the file of the cache that has everything but the cells */
 
 static clv_dataset_options make_options(void) {
   static const char *const set_names[CLV_SET_COUNT] = {"p1", "p2", "p3"};
@@ -95,7 +97,8 @@ static void put_file(const cached_file *f, const void *data, size_t n) {
   NEVER(ftruncate(f->fd, 0) != 0 || pwrite(f->fd, data, n, 0) != (ssize_t)n);
 }
 
-/* Writes the table to files as the cache does, and keeps their bytes. */
+/* Writes the table to files, as the cache of a table does, and stores the bytes of each file in
+ * `good`. */
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc, (void)argv;
   CLV_AUTO(clv_table_freep) clv_cell_table *t = NULL;
@@ -144,7 +147,7 @@ static void check_targets(clv_cell_table *t, const clv_learnt *l) {
   clv_tensor_unref(ds.labels);
 }
 
-/* Encodes all records, and then those of even numbers. */
+/* Encodes all records. Then keeps only the records 0 and 2, which must be encoded as before. */
 static void check_table(clv_cell_table *t) {
   CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *of_kept = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes what the cache of a table on disk has besides its cells (clv_table_cache_parse): the JSON
- * text with the names of words, and the number of records.
+ * Fuzzes the parser of cells.json (clv_table_cache_parse). A table's cache on disk has this file
+ * beside the files of cells, with the number of records and the words of each column.
  */
 #include "master/data/cells_int.h"
 #include "tests/fuzz/never.h"

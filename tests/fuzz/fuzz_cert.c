@@ -25,8 +25,8 @@ static void check_accepted_uri(const char *uri) {
   for (const char *p = uri; *p; p++) NEVER(*p <= 0x20 || *p >= 0x7f);
 }
 
-/* Returns a descriptor of a file with the given text that only its owner can read. The file ends
- * when it is closed. */
+/* Returns the descriptor of a file with the given text that only its owner can read. The file is
+ * freed when the descriptor is closed. */
 static int make_memory_file(const char *text, size_t len, char path[PATH_LEN]) {
   int fd = memfd_create("fuzz", MFD_CLOEXEC);
   NEVER(fd < 0 || fchmod(fd, 0600) != 0 || write(fd, text, len) != (ssize_t)len);
@@ -79,7 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   pem[size] = '\0';
   char *at = pem, *end = pem + size;
   for (int i = 0; i < FILES; i++) {
-    /* The last text may contain NUL bytes. */
+    /* the last file gets the rest of the input, which may contain NUL bytes */
     size_t len = i + 1 < FILES ? strlen(at) : (size_t)(end - at);
     fd[i] = make_memory_file(at, len, path[i]);
     at += CLV_MIN(len + 1, (size_t)(end - at));

@@ -99,7 +99,8 @@ static void read_lazily(const clv_weights_file *f) {
   }
 }
 
-/* Opens the files as they are read a tensor at a time, and the averages in place of the weights. */
+/* Opens the model and the optimiser so that each tensor is read only when it is needed. Then opens
+ * the model with the averages (EMA) in place of the weights. */
 static void open_lazily(clv_checkpoint *c) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL, *averages = NULL;
   clv_err err;
@@ -111,7 +112,8 @@ static void open_lazily(clv_checkpoint *c) {
   NEVER(code == CLV_OK && (!model || !optimizer));
 }
 
-/* Finds the checkpoint by its number, and no other one. */
+/* Asserts that the checkpoint is found by its step number, and that no checkpoint is found by
+ * another number. */
 static void find_checkpoint(bool is_valid) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL, *state = NULL, *none = NULL;
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};

@@ -86,8 +86,8 @@ static void run_node(fuzz_state *p) {
   NEVER(p->c.node->contexts->impossible_event.code != CLV_OK);
 }
 
-/* Sends a frame as the master or as the other worker. Frames that no decoder accepts are left
- * out. */
+/* Sends a frame as the master or as the other worker. Does not send frames that the decoder
+ * refuses. */
 static void send_frame(fuzz_state *p, clv_frame *f, bool by_worker) {
   clv_bytes head = {0};
   clv_err err;
@@ -321,8 +321,8 @@ static void send_end(fuzz_state *p) {
   replace_context(p, f.context);
 }
 
-/* Sends calls that wait for one another, then the end of their context. Another worker needs the
- * value of the last call. The input of the first call may be sent after the end. */
+/* Sends calls of which each reads the value of the call before it, then END_CONTEXT. Another worker
+ * needs the value of the last call. The input of the first call may be sent after END_CONTEXT. */
 static void send_end_with_kept_values(fuzz_state *p) {
   uint64_t context = draw_context(p), last = draw_value(p);
   for (uint32_t i = 0, n = 1 + draw_number(p, 2); i < n; i++) {
@@ -390,7 +390,7 @@ static void send_reference(fuzz_state *p) {
   send_frame(p, &f, by_worker);
 }
 
-/* ---- the executor, ticks and other moves ----------------------------------------------------- */
+/* ---- random moves: frames, ticks and ends of the executor's work ----------------------------- */
 
 static void on_work_start(void *user, clv_work *w) {
   fuzz_state *p = user;

@@ -32,7 +32,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   return atexit(remove_folder);
 }
 
-/* Registers an attempt. Returns false if a registered one excludes it. */
+/* Registers an attempt. Returns false if an attempt that is already registered excludes the new
+ * one. */
 static bool register_attempt(clv_epochs *e, const char *identity, uint64_t epoch) {
   static const uint8_t session[16] = {1};
   const clv_sha256 digest = {{0}};
@@ -44,7 +45,8 @@ static bool register_attempt(clv_epochs *e, const char *identity, uint64_t epoch
   return code == CLV_OK;
 }
 
-/* Reads the file from a folder, registers an attempt and reads the file that this has written. */
+/* Reads the file from a folder and registers an attempt, which writes the file again. Then reads
+ * the written file. */
 static void check_file(const uint8_t *data, size_t size) {
   clv_epochs *e = NULL, *written = NULL;
   clv_err err = {0};

@@ -23,7 +23,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   return atexit(remove_folder);
 }
 
-/* Writes a file into the folder. The path must be unlinked before the next. */
+/* Writes a file into the folder. The caller must unlink `path` before it writes the next file. */
 static void put_file(const char *name, const uint8_t *data, size_t size, char path[96]) {
   clv_err err;
   snprintf(path, 96, "%s/%s", folder, name);

@@ -64,7 +64,7 @@ static void run_history_commands(bool has_ended) {
   NEVER(clv_history_print_runs(home, false, NULL) != CLV_OK);
   NEVER(clv_history_print_runs(run, true, NULL) != CLV_OK);
   NEVER(clv_history_print_log(run, has_ended, false, &code, NULL) != CLV_OK);
-  /* the folder has no JSON file */
+  /* the run folder lacks the file that `log` prints as JSON */
   NEVER(clv_history_print_log(run, false, true, &code, NULL) != CLV_NOT_FOUND);
 }
 
@@ -87,7 +87,8 @@ static void check_history_output(bool has_ended) {
   free(text);
 }
 
-/* Resumes the run: lines up to the resumed step must stay, and new ones follow them. */
+/* Resumes the report of the run. Its lines up to the resumed step must stay, and new lines
+ * follow. */
 static void resume_report(void) {
   clv_report_options o = {
       .run_dir = run, .last_kept_step = LAST_KEPT_STEP, .is_resumed = true, .steps_per_line = 1};

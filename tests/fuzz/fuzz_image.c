@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes PNG and JPEG decoding, and then makes views of each kind from the decoded image. The last
- * byte picks channels and positions of the views, so the corpus is plain image files.
+ * Fuzzes PNG and JPEG decoding, and then makes views (crops and flips) of each kind from the
+ * decoded image. The last byte picks channels and positions of the views, so the corpus is plain
+ * image files.
  */
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the index of a folder of weights. An accepted index has sorted names, each in one of the
- * files, whose names are plain; and every name is found.
+ * Fuzzes the index of a folder of weights. The tensors' names in an accepted index must be sorted,
+ * and each must be found and be in one of the files. A file's name must have no slash.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Looks up the name without its first part, and with another last part. */
+/* Looks up the name of a tensor without its first part, and with another last part. */
 static void look_up_similar_names(const clv_weights_index *x, const char *name) {
   char other[CLV_WEIGHTS_MAX_NAME + 16];
   const char *dot = strchr(name, '.');

@@ -37,7 +37,7 @@ static clv_code read_value(clv_json *j, clv_err *err) {
   return clv_json_skip_null(j) ? CLV_OK : clv_json_fail(j, j->at, err, "no value");
 }
 
-/* Reads the text as a value of each kind, which it need not be. */
+/* Reads the text as a value of each JSON kind, although the text may be a value of another kind. */
 static void read_as_each_kind(const uint8_t *data, size_t size) {
   static const char *const names[] = {"a", "b"};
   const clv_json_keys keys = {names, CLV_COUNT(names)};

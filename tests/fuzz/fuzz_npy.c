@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the reader of .npy data, from memory, from a file, from a mapped file, and as the cache of
- * a table is mapped, which changes nothing else.
+ * Fuzzes the reader of .npy data, from memory, from a file and from a mapped file, and the function
+ * that maps the cache of a table (clv_npy_map). All must read the same values.
  */
 #include "tests/fuzz/fuzz_reader.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the reader of lines that describe document pages. The first byte says which labels are
- * read, or that pages are kept. The windows made from a page must have tokens of the vocabulary,
- * boxes inside the page, and labels that exist.
+ * Fuzzes the reader of lines that describe document pages. The first byte chooses the kind of
+ * labels, whether the pages are kept beside their windows, and how windows are grouped. The windows
+ * made from a page must have tokens of the vocabulary, boxes inside the page, and labels that
+ * exist.
  */
 #include "master/data/page_int.h"
 #include "tests/fuzz/fuzz_vocabulary.h"
@@ -80,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (code == CLV_OK && clv_page_rows_take(&r, &p, &err) == CLV_OK) check_pages(p);
   if (p && r.keeps_pages) check_kept_pages(p);
   clv_page_set_free(p);
-  r.tokens.tokenizer = NULL; /* it serves the next input, too */
+  r.tokens.tokenizer = NULL; /* keeps the tokenizer for the next input */
   clv_page_rows_done(&r);
   return 0;
 }

@@ -18,7 +18,8 @@ static void compare_settings(const clv_peft *one, const clv_peft *other, const c
   NEVER(clv_peft_scale(other, layer, &parsed_again) != scale || parsed_again != r);
 }
 
-/* Each key that is read has a row of the documents. */
+/* Asserts that each key of adapter_config.json that the parser knows is described for the
+ * documentation. */
 static void check_documents(void) {
   clv_peft_key_doc doc;
   for (size_t i = 0; clv_peft_describe_key(i, &doc); i++)

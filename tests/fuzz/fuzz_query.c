@@ -20,8 +20,8 @@ static bool has_word(const char *text, const char *word) {
   return false;
 }
 
-/* Reads all cells. A query that takes too many instructions fails at once, as after its time
- * limit. */
+/* Reads all cells of the query's result. If the reading ends early, for example because the query
+ * runs for too long, the error must name the database. */
 static void read_all(clv_cell_source *s) {
   clv_source_cell cell;
   clv_err err = {0};

@@ -22,7 +22,8 @@ enum { MAX_BYTES = 1 << 22 };
 typedef clv_code (*reader)(const void *data, size_t len, const char *label, size_t max_bytes,
                            clv_tensor **ret, clv_err *err);
 
-/* Returns the path of a file in memory with these bytes, the same file for each input. */
+/* Writes the bytes to a file in memory and returns its path. The file is the same for all
+ * inputs. */
 static const char *put_in_file(const uint8_t *data, size_t size) {
   static char path[40];
   static int fd = -1;
@@ -32,7 +33,7 @@ static const char *put_in_file(const uint8_t *data, size_t size) {
   return path;
 }
 
-/* Reads a file as it is read that is too large for memory: mapped, if its elements need no
+/* Reads a file in the way for files that are too large for memory: maps it, if its elements need no
  * conversion. */
 static clv_code map_file(const clv_array_reader *format, const char *path, clv_tensor **ret,
                          clv_err *err) {
@@ -46,7 +47,7 @@ static void compare_tensors(const clv_tensor *t, const clv_tensor *other) {
   NEVER(t->bytes != other->bytes || memcmp(t->data, other->data, t->bytes) != 0);
 }
 
-/* Reads the data from memory, and those that are accepted from a file whose kind is guessed and
+/* Parses the data from memory. Accepted data are also read from a file whose format is guessed, and
  * from a mapped file. Fails if the results differ. */
 static void read_from_memory_and_file(reader parse, const clv_array_reader *format,
                                       const uint8_t *data, size_t size) {

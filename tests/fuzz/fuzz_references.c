@@ -30,7 +30,7 @@ static void check_sent_message(node *n, const clv_rref_result *r) {
   NEVER(r->to >= NODES || r->to == SELF || m->kind >= CLV_RREF_KINDS);
   NEVER(m->tensor && m->kind != CLV_RREF_VALUE);
 }
-/* Settles the values of some new objects at once. The input settles the others. */
+/* Settles the values of some new objects at once. Messages of the input settle the other values. */
 static void settle_some_values(node *n, const clv_rref_result *r) {
   if (r->handle.value % 2) clv_rrefs_settle_entry(n->t, r->handle.ref, n->tensor, NULL, 0);
 }

@@ -65,8 +65,9 @@ static void parse_classes(const char *text, size_t len) {
   if (parsed_again.len != len || memcmp(parsed_again.data, text, len) != 0) abort();
 }
 
-/* Compares the model's config.json with the digest of the run. Another digest, or none, is noted if
- * the change is accepted. */
+/* Compares the model's config.json with the digest that the run recorded. If the digest differs or
+ * is missing, the comparison must fail, or add a line to `notes` if the caller accepts the
+ * change. */
 static void compare_config(const char *text, size_t len) {
   const clv_session_config config = {.model = {.hf = folder}};
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0}, no_notes = {0};

@@ -70,8 +70,8 @@ static void compare_reads(const clv_weights_file *f, const clv_weights_file *par
   }
 }
 
-/* Reads the file as one of averages of itself, of which a tensor has one if the file has a tensor
- * of its name with the ending of averages, and of the same type and shape. */
+/* Uses the file as the file of its own averages (EMA). A tensor may count as averaged only if the
+ * file also has a tensor of its name with the suffix CLV_EMA_SUFFIX. */
 static void check_averages(clv_weights_file *f, clv_weights_file **averages) {
   clv_weights_take_ema(f, averages);
   NEVER(*averages);

@@ -47,7 +47,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   NEVER(clv_sched_parse("again", text.data, text.len, &parsed_again, &err) != CLV_OK);
   clv_sched_format(parsed_again, &twice);
   NEVER(text.failed || twice.failed || strcmp(text.data, twice.data));
-  /* Large lists make the rest slow and cover no more code than small ones. */
+  /* A schedule with many instructions makes the simulation slow, and covers no more code than a
+   * short one. */
   if ((uint64_t)s->shape.n_stages * s->shape.n_micro_batches > 1 << 16) return 0;
   if (clv_sched_check(s, &report, &err) == CLV_OK) simulate_schedule(s, data, size);
   return 0;

@@ -56,7 +56,8 @@ static void check_spares(clv_session_config *config) {
   }
 }
 
-/* Gets the layers of each stage, or an error, for example if too many values cross a cut. */
+/* Makes the list of layers of each stage. This may fail with an error, for example if too many
+ * values cross a cut. */
 static void check_stage_layers(const clv_session_config *config, const clv_graph *g,
                                const uint32_t *first, const uint32_t *last) {
   for (size_t s = 0; s < config->n_stages; s++) {
@@ -86,8 +87,8 @@ static void check_inputs(const clv_session_config *config, uint32_t *first, uint
   if (g) check_stage_layers(config, g, first, last);
 }
 
-/* Makes the graph of an accepted session, over images or rows. If neither fits, it is refused with
- * a text. */
+/* Makes the graph of an accepted session, for images and for rows as inputs. Each attempt must
+ * return a graph or an error text. */
 static void check_model(const clv_session_config *config) {
   const clv_shape samples[] = {CLV_SHAPE(1, 3, 32, 32), CLV_SHAPE(1, 16)};
   CLV_AUTO(clv_freep) uint32_t *first = calloc(config->n_stages, sizeof *first);

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the readers of tokenizer_config.json and special_tokens_map.json, with tokenizers of each
- * kind of step that they are compared with.
+ * Fuzzes the check that compares tokenizer_config.json and special_tokens_map.json with a
+ * tokenizer, for three tokenizers of different kinds. A file must also be accepted if unknown keys
+ * are ignored.
  */
 #include "master/tokens/tokens.h"
 #include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Small tokenizers with BertNormalizer, with ByteLevel and with Metaspace. */
+/* Files of three small tokenizers, with BertNormalizer, with ByteLevel and with Metaspace, with
+ * which the settings are compared. */
 static const char *const paths[] = {"tests/golden/tokens/bert.json",
                                     "tests/golden/tokens/gpt2.json",
                                     "tests/golden/tokens/xlmr.json"};

@@ -2,10 +2,10 @@
  *
  * Fuzzes what `status` shows of the answers of workers. The input has two answers of each worker,
  * one after the other, each after its length in two bytes. An answer that cannot be decoded is
- * shown as an error's text. What follows, if anything, is what is known of sealed copies: an empty
- * piece, then a piece with whether there is one, its step, and an error. The drawn text is
- * printable ASCII in lines of the width; the JSON has no control characters and one line per
- * worker.
+ * shown as an error's text. The answers may be followed by an empty piece and a piece about the
+ * sealed copy of a checkpoint: whether the copy exists, its step, and an error text. The shown text
+ * must be printable ASCII in lines of the width. The JSON must have no control characters and one
+ * line per worker.
  */
 #include <stdio.h>
 #include <stdlib.h>

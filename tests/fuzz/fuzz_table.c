@@ -17,7 +17,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum option {
-  IS_LEARNT = 1, /* a file of learnt values */
+  IS_LEARNT = 1, /* the rest of the input is a file of learnt values */
   HAS_TABS = 1 << 1,
   HAS_NUMBERS = 1 << 2, /* the target is a number */
   SKIPS_LABELS = 1 << 3,
@@ -26,15 +26,15 @@ enum option {
   IGNORES_OTHERS = 1 << 6,
   HAS_DECIMAL_COMMA = 1 << 7,
   IS_JSON = 1 << 8,
-  SPLIT_KEY_AT = 9, /* two bits, a clv_split_key */
+  SPLIT_KEY_AT = 9, /* two bits: a value of clv_split_key */
   HAS_TARGETS = 1 << 11,
-  HAS_FILES = 1 << 12,  /* a column names images, and one has weights */
-  HAS_MARKS = 1 << 13,  /* the session names the marks of missing values */
-  HAS_FORMAT = 1 << 14, /* the session says how dates look */
+  HAS_FILES = 1 << 12,  /* the table has columns of image names and of weights */
+  HAS_MARKS = 1 << 13,  /* the session lists the marks of missing values */
+  HAS_FORMAT = 1 << 14, /* the session gives the format of dates */
   IS_DATE = 1 << 15,
   MASKS_MISSING = 1 << 16, /* labels of the targets may be missing */
   HAS_TEXTS = 1 << 17,
-  DROPS_HALF = 1 << 18, /* every other record is dropped */
+  DROPS_HALF = 1 << 18, /* every other record is dropped before the table is encoded */
 };
 
 static const clv_column_options columns[] = {
@@ -63,7 +63,8 @@ enum { TEXT_WIDTH = 6, TEXT_TOKENS = 8 };
 enum { MAX_COLUMNS = CLV_COUNT(columns) + 4, DATE_COLUMN = 6 };
 static const clv_target_option targets[] = {{"t", CLV_TASK_CLASSES}, {"u", CLV_TASK_LABELS}};
 
-/* Fails unless clv_learnt_parse reads what clv_learnt_write wrote, to the same text. */
+/* Fails unless the text that clv_learnt_write writes can be parsed, and is the same if written
+ * again. */
 static void check_learnt(const clv_learnt *l) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, parsed_again = {0};
   CLV_AUTO(clv_learnt_freep) clv_learnt *read = NULL;
@@ -74,7 +75,8 @@ static void check_learnt(const clv_learnt *l) {
   NEVER(text.len != parsed_again.len || memcmp(text.data, parsed_again.data, text.len) != 0);
 }
 
-/* Fails unless each number of the index (column 4) is the number of one of the index's rows. */
+/* Column 4 is an index column, whose words become row numbers. Fails unless each row number is
+ * below the number of rows. */
 static void check_index(const clv_cell_table *t, const clv_learnt *l) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   clv_err err = {0};
@@ -110,7 +112,7 @@ static void check_class_names(const clv_dataset *ds, const clv_learnt *l, size_t
   }
 }
 
-/* Makes the labels of several targets, and checks that their classes are in range. */
+/* Makes the labels of both targets, and checks that their classes are in range. */
 static void check_targets(clv_cell_table *t, const clv_learnt *l) {
   clv_dataset ds = {.table = t, .count = t->count, .inputs_path = (char *)(uintptr_t) "fuzz"};
   clv_err err = {0};
@@ -128,15 +130,15 @@ static void check_targets(clv_cell_table *t, const clv_learnt *l) {
   clv_tensor_unref(ds.labels);
 }
 
-/* Checks that paths stay in the folder of the images, and that weights are numbers from 0 on. */
+/* Checks that the paths of images stay in their folder, and that the weights are not negative. */
 static void check_paths_and_weights(const clv_cell_table *t) {
   for (size_t i = 0; t->files && i < t->count; i++)
     NEVER(!clv_image_is_path_inside(clv_table_text(t, t->files, i)));
   for (size_t i = 0; t->weight && i < t->count; i++) NEVER(!(t->weight->numbers[i] >= 0));
 }
 
-/* Reads an accepted table again from a file. It may be refused there for its first bytes, which are
- * those of another format. */
+/* Reads an accepted table again from a file. There it may be refused, because a file whose first
+ * bytes are those of another format is read in that format. */
 static void check_from_file(const clv_dataset_options *o, const clv_bytes *text,
                             const clv_cell_table *t) {
   static int fd = -1;
@@ -157,7 +159,7 @@ static void check_from_file(const clv_dataset_options *o, const clv_bytes *text,
         read->id_texts.len != t->id_texts.len);
 }
 
-/* The classes of the records that are kept are among those of all. */
+/* The records that were kept must have classes, and no more classes than all records have. */
 static void check_classes(const clv_cell_table *t, const clv_learnt *l) {
   CLV_AUTO(clv_learnt_freep) clv_learnt *of_kept = NULL;
   clv_err err = {0};
@@ -277,7 +279,7 @@ static void check_learnt_file(const clv_bytes *text) {
     NEVER(!strstr(err.text, "fuzz.json:"));
 }
 
-/* Lists the columns of the session. Returns their number. */
+/* Lists the columns of the session. Returns the number of columns. */
 static size_t list_columns(unsigned options, clv_column_options list[MAX_COLUMNS]) {
   size_t n = CLV_COUNT(columns);
   memcpy(list, columns, sizeof columns);

@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (code == CLV_OK && clv_texts_from_rows(&r, &t, &err) == CLV_OK) check_rows(t);
   NEVER(t && t->groups.len != (o.group ? (size_t)t->tokens->shape.dim[0] * sizeof(int64_t) : 0));
   clv_texts_free(t);
-  r.tokenizer = NULL; /* it serves the next input, too */
+  r.tokenizer = NULL; /* keeps the tokenizer for the next input */
   clv_text_rows_done(&r);
   return 0;
 }

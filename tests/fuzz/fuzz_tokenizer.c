@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes the reader of tokenizer.json with a file of any kind, and its tokenizer with a text.
+ * Fuzzes the reader of tokenizer.json. The tokenizer of an accepted file then encodes a text.
  */
 #include "master/tokens/tokens_int.h"
 #include "tests/fuzz/fuzz_tokens.h"
 
-/* The smallest valid file. An input that is a text only is tokenised with it. */
+/* the smallest valid file; an input that is only a text is encoded with its tokenizer */
 static const char good_path[] = "tests/fuzz/corpus/tokenizer/qwen2";
 
 static clv_tokenizer *valid_tokenizer(void) {
@@ -18,7 +18,8 @@ static clv_tokenizer *valid_tokenizer(void) {
   return t;
 }
 
-/* Asks for the steps that tokenizer_config.json may contradict. */
+/* Queries the two settings of a tokenizer that are compared with tokenizer_config.json: the options
+ * of its BertNormalizer, and whether it puts a space before a text. */
 static void find_steps(const clv_tokenizer *t) {
   clv_bert_options flags;
   (void)clv_normalizer_find_bert(t, &flags);

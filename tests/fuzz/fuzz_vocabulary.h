@@ -10,7 +10,7 @@
 
 enum { VOCABULARY_TOKENS = 8 };
 
-/* Returns the tokenizer, which is made once and is the process's own. */
+/* Returns the tokenizer. The first call makes it, and it is never freed. */
 static inline clv_tokenizer *small_tokenizer(void) {
   static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\nb\n,\n";
   static const clv_tokenizer_options options;

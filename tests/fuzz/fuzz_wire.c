@@ -72,7 +72,8 @@ static void check_encoding(const input *in, const clv_frame *read, clv_payload p
   free(bytes);
 }
 
-/* Decodes the frames before the last one, and the last one. */
+/* Decodes the last frame of a message and the frames before it. Accepted frames must encode
+ * again. */
 static void fuzz_frame(const input *in) {
   clv_frame frame, earlier_frame;
   clv_payload payload, earlier_payload;
@@ -131,7 +132,8 @@ static clv_code answer_hello(void *user, const clv_bytes *request, clv_bytes *re
   return clv_fail(err, CLV_UNIMPLEMENTED, "protocol %u", q.about.protocol);
 }
 
-/* Decodes a master's HELLO, and says the same to peers of each protocol, old and new. */
+/* Decodes a master's HELLO. Then exchanges a HELLO with the same content with peers of each
+ * protocol version, old and new. */
 static void fuzz_greeting(const input *in) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_hello_request q = {0};
   clv_err err = {0};
@@ -151,7 +153,8 @@ static void fuzz_greeting(const input *in) {
   assert_holds(shorter >= 1000 && shorter <= 15000);
 }
 
-/* Decodes a worker's HELLO, looks up devices by name, as a master does, and checks its limits. */
+/* Decodes a worker's HELLO, looks up the worker's devices by name, as a master does, and checks the
+ * worker's limits. */
 static void fuzz_hello(const input *in) {
   static const char *const names[] = {"", "auto", "cpu", "cuda", "cuda:0"};
   clv_wire_hello_reply reply = {0};

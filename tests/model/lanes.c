@@ -180,11 +180,11 @@ static void on_not_found(model_walk *w, const void *from) {
 
 /* ---- transitions of the acceptor ------------------------------------------------------------- */
 
-static void answer_attach(lane *l, uint8_t first_resent) {
-  l->taken_stream = first_resent;
+static void answer_attach(lane *l, uint8_t stream_number) {
+  l->taken_stream = stream_number;
   l->pending_stream = 0;
-  l->s[first_resent].is_read = 1;
-  if (!l->s[first_resent].is_broken) l->s[first_resent].attached_in_flight = l->n_received;
+  l->s[stream_number].is_read = 1;
+  if (!l->s[stream_number].is_broken) l->s[stream_number].attached_in_flight = l->n_received;
 }
 
 static void on_attach(model_walk *w, const void *from) {

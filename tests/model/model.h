@@ -40,7 +40,8 @@ typedef struct model {
  * the trace. */
 void model_add_successor(model_walk *w, const void *state, unsigned subject);
 
-/* True while the walk is to find a violation by `number`, an index in model.breaks. */
+/* True while the walk must find a violation that the break `number`, an index in model.break_names,
+ * causes. */
 bool model_has_active_break(unsigned number);
 
 /* Walks all states of a model, without a break (-1) or with one. Prints "ok" or "not ok", and the

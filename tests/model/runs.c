@@ -272,8 +272,8 @@ static uint8_t find_older_files(const state *s, uint8_t newest_step) {
   return plan;
 }
 
-/* Gives the manifest its final name, unless run.json names a newer attempt. A newer attempt may
- * already have listed the files that no manifest names, and it removes them. */
+/* Gives the manifest its final name, unless run.json names a newer attempt. The newer attempt may
+ * already have listed this checkpoint's file as one that no manifest names, and would remove it. */
 static void commit_manifest(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;
@@ -360,7 +360,7 @@ static void free_session(model_walk *w, const void *from) {
   model_add_successor(w, &s, 0);
 }
 
-/* A disk changes a file of the checkpoint that is being written. */
+/* A faulty disk damages a file of a checkpoint that a master has written and not yet committed. */
 static void damage_file(model_walk *w, const void *from) {
   FOR_EACH_MASTER(i) {
     state s = *(const state *)from;

@@ -243,7 +243,8 @@ static clv_code compare_cut(const model *m, const clv_graph *g, const part *whol
   return CLV_OK;
 }
 
-/* Compares two parts with the whole at MAX_CUTS cuts at most. Adds their number to *n_cuts. */
+/* Compares two parts with `whole`, the undivided model, at MAX_CUTS cuts at most. Adds the number
+ * of compared cuts to *n_cuts. */
 static clv_code compare_cuts(const model *m, const clv_graph *g, const part *whole, int seed,
                              int *n_cuts, clv_err *err) {
   uint32_t cuts[CLV_MAX_NODES];

@@ -118,7 +118,7 @@ static clv_code run_part(part *p, int index, const clv_weights_file *f, output *
   return CLV_OK;
 }
 
-/* Reads `model` as a session whose stages are these ranges of layers. */
+/* Reads `model` as a session whose stages are the given ranges of layers. */
 static clv_code read_model(const char *model, char *const *ranges, int n, const clv_shape *in,
                            clv_graph **ret, uint32_t *first, uint32_t *last, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;

@@ -103,8 +103,8 @@ static cleave_status save_state(void) {
   return CLEAVE_OK;
 }
 
-/* Loads the state of the last save. Without a save, the modules stay as `load_modules` drew
- * them. */
+/* Loads the state of the last save. Without a save, the modules keep the weights that
+ * `load_modules` drew. */
 static cleave_status load_saved_state(void) {
   char path[PATH], digest[4][65];
   step = 0;

@@ -112,8 +112,8 @@ static inline char *seed_read_file(const char *folder, const char *name, size_t 
   return data;
 }
 
-/* Finds PyTorch's f32 tensor named SET.WHAT. Returns false if there is none. The data belong to
- * seed.values. */
+/* Finds PyTorch's f32 tensor named SET.WHAT. Returns false if there is none. The tensor points into
+ * seed.value_bytes. */
 static inline bool seed_find_golden(const char *set, const char *what, cleave_tensor *ret) {
   char key[160];
   size_t offset;
@@ -222,8 +222,8 @@ static inline void seed_draw_uniform(float *to, size_t n, uint32_t stream, float
   }
 }
 
-/* Draws normal numbers from position `first` of a stream: sums of three uniform ones,
- * with mean 0 and variance 1. */
+/* Draws normal numbers with mean 0 and variance 1 from position `first` of a stream. Each is a sum
+ * of three uniform numbers. */
 static inline void seed_draw_normal(float *to, size_t first, size_t n, uint32_t stream) {
   for (size_t i = 0; i < n; i++) {
     int32_t sum = 0;
@@ -265,8 +265,8 @@ static inline void seed_compare_gradients(cleave_context c) {
   cleave_tensor_free(&g);
 }
 
-/* Runs one step for each of PyTorch's losses and compares them. train: writes the step's loss to
- * *value. Returns the last loss. */
+/* Runs one training step for each of PyTorch's losses, and compares the step's loss with PyTorch's.
+ * train: writes the step's loss to *value. Returns the last loss. */
 static inline double seed_train_steps(void (*train)(size_t step, cleave_tensor *value),
                                       const cleave_tensor *losses) {
   cleave_tensor value = {0};

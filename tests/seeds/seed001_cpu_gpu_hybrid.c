@@ -53,7 +53,7 @@ static void check_places(cleave_context c, cleave_reference processed, cleave_re
     seed_fail("a loss over two devices: %s", seed.e.text);
 }
 
-/* Takes one step; its loss goes to *value. */
+/* Takes one training step and stores its loss in *value. */
 static void train_step(size_t step, cleave_tensor *value) {
   cleave_context c;
   cleave_reference in, processed, outputs, target, loss;

@@ -50,7 +50,7 @@ static void load_modules(void) {
       cleave_load_loss(seed.rt, &criterion_options, "cross_entropy", &scores, &criterion, &seed.e));
 }
 
-/* Takes one step; its loss goes to *value. */
+/* Takes one training step and stores its loss in *value. */
 static void train_step(size_t step, cleave_tensor *value) {
   cleave_context c;
   cleave_reference in, encoded, decoded, outputs, target, loss;

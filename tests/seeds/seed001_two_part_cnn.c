@@ -42,7 +42,7 @@ static void make_optimizers(void) {
   seed_draw_parameter(part[1], "fc1.bias", 16 * POOLED * POOLED);
 }
 
-/* Takes one step; its loss goes to *value. */
+/* Takes one training step and stores its loss in *value. */
 static void train_step(size_t step, cleave_tensor *value) {
   cleave_context c;
   cleave_reference in, features, outputs, target, loss;

@@ -64,8 +64,8 @@ static inline void seed002_write_weight(int i, const cleave_tensor *t) {
                            &seed.e));
 }
 
-/* Sets a parameter as the notebook drew it. A run from a place gets its parameters from
- * seed002_restart_from_golden. */
+/* Sets a parameter as the notebook drew it. A run that starts in the middle gets its parameters
+ * from seed002_restart_from_golden. */
 static inline void seed002_set_weight(cleave_module *module, const char *name, const char *golden) {
   int i = seed002_n_weights++;
   if (i == SEED_MAX_DRAWN) seed_fail("more than %d parameters", SEED_MAX_DRAWN);
@@ -97,9 +97,9 @@ static inline void seed002_compare_one_weight(int k, size_t i) {
   cleave_tensor_free(&ours);
 }
 
-/* For a run from a place, called before every iteration: compares the weights of a module (NULL: of
- * all) with PyTorch's, then replaces them by PyTorch's. For a run from its beginning: does nothing
- * and returns false. */
+/* For a run that starts in the middle, called before every iteration: compares the weights of a
+ * module (NULL: of all modules) with PyTorch's, then replaces them by PyTorch's. For a run from the
+ * beginning: does nothing and returns false. */
 static inline bool seed002_restart_from_golden(const cleave_module *module, size_t i) {
   if (!seed.start_place) return false;
   for (int k = 0; k < seed002_n_weights; k++) {

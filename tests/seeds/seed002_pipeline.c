@@ -87,8 +87,8 @@ static void load_stages(void) {
   MUST(cleave_load_loss(seed.rt, &n_overlapping, "bce", &guesses, &bce, &seed.e));
 }
 
-/* Runs the forward of stage 0 for the next batch. A batch that would end at row 0 ends one row
- * before the last. */
+/* Runs the forward of stage 0 for the next batch. If the batch's end would wrap to row 0, the batch
+ * ends before the last row instead. */
 static batch run_stage_0_forward(size_t number) {
   batch b = {.number = number};
   cleave_tensor batch_x, batch_target;
@@ -150,7 +150,8 @@ static bool overlaps_stage_1(const cleave_event *e) {
   return false;
 }
 
-/* Asserts that at least half of stage 0's forwards overlap; on a busy machine some may not. */
+/* Asserts that at least half of stage 0's forwards overlap with work of stage 1. On a busy machine
+ * some forwards may not. */
 static void check_overlap(void) {
   unsigned n = 0, n_overlapping = 0;
   for (size_t i = 0; i < n_events; i++) {

@@ -36,7 +36,8 @@ static const struct {
     {"layer4.2.bn2.running_var", 1, 1},   {"layer4.2.bn3.bias", 1, 20},
 };
 enum { COMPARED = sizeof compared_tensors / sizeof *compared_tensors };
-/* factors by which the accepted differences of other figures are multiplied */
+/* factors by which the accepted difference is multiplied: for the first loss, for later losses, and
+ * for the movement of rows */
 static const double first_loss_factor = 0.1, later_losses_factor = 300, moved_rows_factor = 5;
 
 static struct { int images, image_side, classes, batches; } sizes;
@@ -290,22 +291,22 @@ static void check_final_state(const pipeline *p) {
   }
 }
 
-/* Runs one num_split in a session of its own. Returns the time, without that of the final
- * checks. */
+/* Trains with one num_split in a session of its own. Returns the seconds of the training, without
+ * those of the final checks. */
 static double run_with_split(const char *session, int reading, int num_split, float *xs,
                              const cleave_tensor *labels) {
-  static bool is_used;
+  static bool is_first_session_used;
   char run[16];
   int images = sizes.images;
   pipeline p = {.chunk_images = reading ? num_split : (images + num_split - 1) / num_split};
   double begin = get_seconds(), seconds, loss;
   p.n_chunks = (images + p.chunk_images - 1) / p.chunk_images;
   snprintf(run, sizeof run, "%s_%d", readings[reading], num_split);
-  if (is_used) { /* the first session is that of seed_open_session */
+  if (is_first_session_used) { /* seed_open_session has opened the first session */
     seed_close_runtime();
     MUST(cleave_open(session, seed.runtime_options, &seed.rt, &seed.e));
   }
-  is_used = true;
+  is_first_session_used = true;
   load_parts(&p);
   load_loss(&p);
   loss = train_steps(&p, run, xs, labels);

@@ -86,8 +86,8 @@ cleave_status read_weight_tensor(program *p, cleave_module *m, const char *name)
   return wait_for_tensor(p, start_status, f);
 }
 
-/* Asserts that a context that was closed although the closing was cancelled does not exist any
- * more. */
+/* Asserts that a context does not exist any more, because its close had begun before it was
+ * cancelled. */
 static cleave_status check_context_is_closed(program *p, cleave_context c) {
   cleave_status status = cleave_context_close(p->rt, c, 0, &p->last_error);
   return status == CLEAVE_NOT_FOUND ? CLEAVE_OK : status;

@@ -87,8 +87,8 @@ static bool is_dependency_error(const cleave_error *e) {
          (e->status == CLEAVE_CANCELLED && strstr(e->text, "its context ended before"));
 }
 
-/* True if the fault loses a worker, which later rejoins. A lane lost between two workers loses
- * none. */
+/* True if the fault loses a worker, which later rejoins. A lost lane between two workers loses only
+ * their link. */
 static bool is_worker_restored(const sim_fault *f) { return f->kind == SIM_KILL || !f->b; }
 
 static const char *explain_mismatch(const sim_record *wanted, const sim_record *got, size_t i,

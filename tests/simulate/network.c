@@ -135,7 +135,8 @@ sim_network_counts sim_network_get_counts(const sim_network *n) { return n->coun
 
 /* ---- streams of messages --------------------------------------------------------------------- */
 
-/* Draws the arrival time of a message, after that of the message before. */
+/* Draws the arrival time of a message, which is not before that of the previous message of the
+ * stream. */
 static uint64_t draw_arrival(stream_end *from) {
   sim_network *n = from->network;
   uint64_t arrival_ns = n->now_ns + sim_network_draw_delay(n);
@@ -316,7 +317,8 @@ static void reset_connection(stream_end *e) {
   lose_messages(e->network);
 }
 
-/* True if the link is open. A link that is still being opened ends with any of its connections. */
+/* True if the link is open. A link that is still being opened ends if any of its connections is
+ * lost. */
 static bool is_link_open(const stream_end *e) {
   const clv_link *l = e->lane ? e->lane->link : NULL;
   return l && (l->state == CLV_LINK_OPEN || l->state == CLV_LINK_MENDING);

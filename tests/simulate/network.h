@@ -53,7 +53,7 @@ unsigned sim_network_reset_lane(sim_network *n, uint32_t a, uint32_t b, uint32_t
 unsigned sim_network_close_lane(sim_network *n, uint32_t a, uint32_t b, uint32_t index);
 /* Stops all messages and events of a place. */
 void sim_network_kill_place(sim_network *n, uint32_t place);
-/* Lets others dial a killed place again. Its earlier streams stay dead. */
+/* Lets other places dial a killed place again. Earlier streams of the place stay dead. */
 void sim_network_revive_place(sim_network *n, uint32_t place);
 
 typedef struct sim_network_counts {

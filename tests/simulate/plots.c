@@ -115,8 +115,8 @@ static void fail_one_backward(program *p, scope *s, int failing_index) {
   do_backward_from_losses(p, s, NULL, 2, false);
 }
 
-/* Fails a backward in another context. While that context is open, this context can still use the
- * module whose call waits there. */
+/* Fails a backward in another context, in which a call of module 2 waits. While that context is
+ * open, this context must still be able to call module 2. */
 static void fail_and_continue(program *p, scope *s) {
   int failing_index = draw_failing_module(p);
   if (!p->has_statistics_beside_second || failing_index < 0 || !has_space_for(s, 2, 0)) return;

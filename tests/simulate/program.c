@@ -179,7 +179,8 @@ static stage_kind draw_kind(program *p, int index) {
   return (stage_kind)draw_below(p, p->is_wide ? LOSS : WIDEN);
 }
 
-/* Loads module `index`, in place of the earlier one if any. */
+/* Loads a module for entry `index` of the program's list. Open contexts continue with a module that
+ * was loaded for the entry before. */
 static void load_module(program *p, int index) {
   static const char *const all_parameters[] = {"*"};
   stage *m = &p->stages[index];
@@ -230,7 +231,7 @@ static bool is_trained(const stage *m) {
   return cleave_module_weight_name(m->module, 0) && m->kind != FROZEN;
 }
 
-/* Makes an optimiser over a random choice of the trained modules that have none. */
+/* Makes an optimiser for a random choice of the trained modules that have no optimiser yet. */
 static void add_optimizer(program *p, bool is_final) {
   cleave_module *optimizer_modules[MAX_MODULES];
   int index = p->n_optimizers;

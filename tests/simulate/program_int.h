@@ -81,8 +81,8 @@ typedef struct scope {
   int64_t n_rows;
   value values[MAX_VALUES], losses[MAX_LOSSES];
   int n, n_losses;
-  /* bits of places, as in sim_line: places whose loss a statement may report, and all on which it
-   * depends */
+  /* bits of places, as in sim_line: places whose loss a statement of this context may report, and
+   * all places on which the numbers of this context depend */
   uint32_t needed_places, depended_places;
   uint32_t stages;      /* bit per module: modules that the context has called */
   uint32_t n_backwards; /* number of backwards of the context that may have begun */
@@ -198,7 +198,8 @@ void do_replace_module(program *p);
 /* comeback.c: lets lost workers rejoin */
 /* Lets a lost worker rejoin, with its modules in their initial state. */
 void do_rejoin_workers(program *p);
-/* Lets all lost workers rejoin, gives all modules the same numbers and uses each once more. */
+/* Lets all lost workers rejoin, sets the same numbers in all modules and uses each module once
+ * more. */
 void do_reload_after_loss(program *p);
 
 /* futures.c: each function makes a blocking call, or starts the operation as a future and waits for

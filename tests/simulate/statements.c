@@ -369,7 +369,8 @@ void read_gradients(program *p, scope *s) {
   read_weight_gradient(p, s, (int)draw_below(p, (uint32_t)p->n_stages));
 }
 
-/* Records that parameters changed: values computed before may have no backward any more. */
+/* Records that parameters changed. A value that was computed before the change may have no backward
+ * any more. */
 void note_weights_changed(program *p) {
   for (int i = 0; i < p->n_scopes; i++) p->scopes[i].has_changed_weights = true;
 }
@@ -399,7 +400,7 @@ void do_backward_from_losses(program *p, scope *s, const float *weights, size_t 
 }
 
 /* Fetches all values before a statement that may fail the context, because it is not defined which
- * values exist afterwards. */
+ * of the values exist after such a failure. */
 void fetch_all_values(program *p, scope *s) {
   for (int i = 0; i < s->n; i++)
     if (!s->values[i].is_released) fetch_value(p, s, &s->values[i], "what a failure may overtake");
@@ -407,8 +408,9 @@ void fetch_all_values(program *p, scope *s) {
   fetch_kept_values_of(p, s);
 }
 
-/* Runs a backward. If it fails, its context ends; whether its statistics and its step are rolled
- * back then depends on time, so numbers that depend on them are not compared. */
+/* Runs a backward. If the backward fails, the context ends. Then it depends on time whether running
+ * statistics and a step of the context are rolled back, so numbers that depend on these are not
+ * compared. */
 static void do_backward(program *p, scope *s) {
   if (s->has_changed_weights && (changes_statistics(p, s) || s->has_undecided_step)) return;
   static const float loss_weights[] = {0.5f, 1.5f};
@@ -535,8 +537,8 @@ void do_statement_in_context(program *p, scope *s) {
 
 /* ---- statements that read and write weights -------------------------------------------------- */
 
-/* Reads a weight. The first use of a module makes its node dial the others. A weight that could not
- * be read is not written either. */
+/* Reads a weight. Returns false if this failed; write_back_weight then writes no weight. The first
+ * use of a module makes its node dial the other nodes. */
 static bool read_weight(program *p, int i, const char *name) {
   stage *m = &p->stages[i];
   if (!m->is_placed && m->place) m->depended_places |= ALL_PLACES;

@@ -76,7 +76,7 @@ static clv_link_options make_link_options(sim_worker *k, const char *peer, bool 
                  .on_closed = is_master ? on_master_link_closed : on_peer_link_closed}};
 }
 
-/* Gives the node the links to all places. */
+/* Gives the worker's node the links to the other places. */
 static void set_node_links(sim_worker *k) {
   clv_err err;
   if (!k->node) return;
@@ -155,7 +155,8 @@ static void keep_earlier_session(sim_worker *k, bool is_process_killed) {
   *earlier = *k;
   k->node = NULL;
   k->earlier_session = earlier;
-  /* the next session uses the pool; its links have been freed */
+  /* the next session of this process uses the pool, because the links of the earlier session are
+   * freed */
   if (!is_process_killed) earlier->pool = NULL;
 }
 

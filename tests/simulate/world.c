@@ -66,7 +66,7 @@ void sim_world_pass_time(void *world) {
   run_until(w, sim_network_now(w->network) + sim_network_draw_delay(w->network));
 }
 
-/* ---- work that takes time -------------------------------------------------------------------- */
+/* ---- work of nodes that takes simulated time ------------------------------------------------- */
 
 typedef struct started_work {
   clv_session_node *at;

@@ -51,10 +51,9 @@ uint32_t sim_world_count_backwards(void *world, uint64_t context);
  * backward that never comes. Its END_CONTEXT carries a step, which the worker refuses. */
 void sim_world_use_as_intruder(void *world, uint32_t place, const cleave_module *m,
                                uint64_t random_bits);
-/* Waits until all losses are noticed and the leases of lost objects have expired. Then writes to
- * text a wrong request of the master, or what a worker holds although nothing needs it; "":
- * neither.
- */
+/* Waits until all losses are noticed and the leases of lost objects have expired. Then checks the
+ * requests of the master, and that no worker holds an object that nothing needs. Writes the first
+ * fault to text; "": none. */
 void sim_world_check_leftovers(sim_world *w, char *text, size_t len);
 /* Frees the world after the runtime was closed. Writes to text which tensors outlived the nodes;
  * "": none. */

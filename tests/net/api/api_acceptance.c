@@ -82,8 +82,8 @@ static bool load_sum_module(cleave_module **ret) {
   return true;
 }
 
-/* An embedding in the middle: its inputs, the word ids, have no gradient, but the rows of its table
- * do. Row 6, which is read twice, gets both gradients. */
+/* An embedding between two other modules: its inputs, the word ids, have no gradient, but the rows
+ * of its table do. Row 6, which is read twice, gets the sum of both gradients. */
 static bool embedding_module_in_the_middle_has_gradients_of_its_rows(void) {
   cleave_module *first_module, *table_module, *sum_module, *last_module, *loss;
   cleave_context c;
@@ -269,7 +269,8 @@ static bool references_are_used_before_their_owner_computes_them(pid_t pid) {
   MUST(cleave_rpc_async(rt, c, user_module, &y, 1, NULL, &f, e));
   REFUSED(cleave_to_here(rt, y, 100, &got[0], e), CLEAVE_DEADLINE, "slow owner");
   REFUSED(cleave_wait(rt, f, 100, &got[0], e), CLEAVE_DEADLINE, "user");
-  /* releasing a reference before its value exists does not affect the others */
+  /* releases one reference to a value that does not exist yet; the other references to the value
+   * must still work */
   MUST(cleave_reference_release(rt, z[0], e));
   CHECK(kill(pid, SIGCONT) == 0);
   DO(fetch_value(y, &got[0]));
@@ -323,7 +324,7 @@ static bool worker_killed_in_backward_is_reported_before_the_deadline(pid_t pid)
   return close_context(c);
 }
 
-/* ---- a program that is killed ---------------------------------------------------------------- */
+/* ---- a program that fills the memory of its workers and is killed ---------------------------- */
 
 /* Opens N contexts, each with 1 MiB of values at A and at B. */
 static bool fill_memory_of_workers(int n_contexts) {

@@ -38,9 +38,10 @@ static bool declare(cleave_sending_kind kind, const char *module, int64_t width,
   return true;
 }
 
-/* Opens a runtime and declares two rows of its egress table, which say what w1 can learn: from the
- * front's output (`shown`, behind n_hiding_layers layers) and from the gradient for "far"
- * (`gradient_shown`, behind n_label_hiding_layers layers). */
+/* Opens a runtime and declares two rows of its egress table. The first row: the front's output
+ * shows w1 the finding `shown`, after n_hiding_layers layers that hide the records. The second row:
+ * the gradient for "far" shows w1 the finding gradient_shown, after n_label_hiding_layers layers
+ * that hide the labels. */
 static bool open_with_rows(uint32_t shown, uint32_t n_hiding_layers, uint32_t gradient_shown,
                            uint32_t n_label_hiding_layers) {
   DO(open_program());

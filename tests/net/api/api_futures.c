@@ -105,7 +105,7 @@ static bool kept_value_is_fetched_by_a_future(void) {
   return release_future(f[1]);
 }
 
-/* ---- polling, and waiting for one of many ---------------------------------------------------- */
+/* ---- polling futures, and waiting for one of many futures ------------------------------------ */
 
 static bool poll_reports_a_done_future(void) {
   cleave_context c;
@@ -138,8 +138,8 @@ static bool wait_any_returns_after_one_future(void) {
   DO(open_context(&slow_context));
   DO(call_slow_module(slow_context, &y, &loss));
   DO(start_backward(slow_context, loss, false, &f[N_STARTED]));
-  /* left out in a single-threaded program with the slow module at the master, because its
-   * cleave_wait_any would itself compute the slow backward */
+  /* this check is left out if the program has one thread and the slow module is at the master,
+   * because cleave_wait_any would then compute the slow backward itself */
   if (!is_single_threaded || strcmp(at_b, "master") != 0)
     REFUSED(cleave_wait_any(rt, f, N_STARTED + 1, 1, &index, e), CLEAVE_DEADLINE,
             "none of 5 futures");
@@ -380,7 +380,8 @@ static bool cancelled_backward_that_was_sent_still_adds_gradients(void) {
   return true;
 }
 
-/* Closing the context waits for the owner of a kept value, and is cancelled meanwhile. */
+/* Closing a context waits for the owner of a kept value. The test cancels the close while it
+ * waits. */
 static bool waiting_close_can_be_cancelled(void) {
   cleave_context c;
   cleave_reference y, loss, z;

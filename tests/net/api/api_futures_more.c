@@ -46,7 +46,7 @@ static bool gradients_are_read_by_futures(void) {
   for (size_t i = 0; i < 4; i++) add_to_digest(&gradients.items[i].tensor);
   DO(wait_for_future(step_future) && wait_for_future(write_future));
   MUST(cleave_future_step_result(rt, step_future, &step_result, e));
-  /* the norm includes the gradient that was written */
+  /* the norm includes the gradient that the program wrote, whose squares have the sum 55 */
   CHECK(step_result.applied && step_result.norm * step_result.norm > 55);
   REFUSED(cleave_future_gradients(rt, backward_future, &gradients, e), CLEAVE_INVALID,
           "brings no gradients");

@@ -71,7 +71,8 @@ static double sum_squares(const cleave_gradients *g) {
 
 /* ---- backwards from values that are no scalars ----------------------------------------------- */
 
-/* A backward from y with d mse / d y has the result of a backward from the loss. */
+/* A backward that starts at y, with the gradient of the loss for y given by the program, must have
+ * the result of a backward that starts at the loss. */
 static bool backward_from_given_gradient_equals_backward_from_loss(void) {
   net n;
   forward_pass pass_by_loss, pass_by_gradient;
@@ -96,8 +97,8 @@ static bool backward_from_given_gradient_equals_backward_from_loss(void) {
   return close_context(pass_by_loss.c) && close_context(pass_by_gradient.c);
 }
 
-/* Each given gradient is added to the gradient of its value. Here h is a root, and y, another root,
- * is computed from h. */
+/* Each given gradient is added to the gradient of its value. Here h and y are both roots, although
+ * y is computed from h. */
 static bool gradients_of_all_roots_add_up(void) {
   net n;
   forward_pass p[4];
@@ -409,7 +410,7 @@ static bool invalid_gradient_writes_are_refused(void) {
   return close_context(p.c);
 }
 
-/* ---- a step with gradients of the program's own ---------------------------------------------- */
+/* ---- steps that also count gradients which the program computed itself ----------------------- */
 
 static cleave_status step_with_options(cleave_optimizer *o, cleave_context c, double other_square,
                                        bool is_not_finite, cleave_step_decision *ret,
@@ -419,8 +420,9 @@ static cleave_status step_with_options(cleave_optimizer *o, cleave_context c, do
   return cleave_step_with(rt, o, c, &options, ret, e);
 }
 
-/* The norm covers the modules' gradients and the program's own (other_square). Norm and clipping
- * factor are those of torch's clip_grad_norm_, and the modules' steps use this factor. */
+/* The norm covers the gradients of the modules and those that the program computed itself
+ * (other_square: sum of their squares). Norm and clipping factor must be those of torch's
+ * clip_grad_norm_, and the steps of the modules must use this factor. */
 static bool step_clips_by_the_norm_of_all_gradients(void) {
   net n;
   forward_pass p;
@@ -456,7 +458,8 @@ static bool step_clips_by_the_norm_of_all_gradients(void) {
   return true;
 }
 
-/* If the program reports that a gradient of its own is not finite, no node takes the step. */
+/* If the program reports that a gradient which it computed itself is not finite, no node takes the
+ * step. */
 static bool program_can_veto_a_step(void) {
   net n;
   forward_pass p;
@@ -526,9 +529,9 @@ static bool gate_sees_gradients_that_leave(void) {
 
 /* ---- contexts that overlap ------------------------------------------------------------------- */
 
-/* The backward reads b's weights for the gradient of b's input, and a step has changed them since
- * b's call. cleave_backward itself returns the error, which names b and its call, and does not
- * change the context. */
+/* The backward reads b's weights for the gradient of b's input, but a step has changed these
+ * weights since b's call. cleave_backward itself returns the error, which names b and its call, and
+ * does not change the context. */
 static bool a_backward_over_stepped_parameters_is_refused_at_the_call(void) {
   net n;
   forward_pass first_pass, second_pass;
@@ -564,8 +567,8 @@ static bool a_backward_over_stepped_parameters_is_refused_at_the_call(void) {
   return close_context(first_pass.c) && close_context(second_pass.c);
 }
 
-/* A linear layer whose input is data reads no parameter in its backward, so steps in between do not
- * matter. */
+/* A linear layer whose input is data reads no parameter in its backward. So the backward must
+ * succeed although the weights have changed since the call. */
 static bool a_backward_that_reads_no_parameter_is_possible(void) {
   cleave_module *m;
   cleave_optimizer *o;
@@ -595,7 +598,8 @@ static bool a_backward_that_reads_no_parameter_is_possible(void) {
     add_to_digest(&got[i]);
     CHECK(memcmp(got[0].data, got[i].data, 24) == 0);
   }
-  /* a second backward of this retained context would compute its forward again, with new weights */
+  /* a second backward of c[0] must compute the forward again, with the changed weights, so it is
+   * refused */
   REFUSED(run_backward_from(c[0], &y[0], 1, NULL, &g, false, e), CLEAVE_PRECONDITION,
           "module 'over data' have changed");
   for (int i = 0; i < 3; i++) {

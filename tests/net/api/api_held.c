@@ -58,7 +58,7 @@ static bool declare_sent_tensors(void) {
   return true;
 }
 
-/* Loads "far" with weights that this program gives, so that they are sent, and its loss. */
+/* Loads the module "far" with weights of this program, which are sent to w1, and loads the loss. */
 static bool load_net(cleave_module **far, cleave_module **loss) {
   static const float weight[6] = {1, 2, 3, 4, 5, 6}, bias[2] = {1, 1};
   const cleave_named_tensor given_weights[] = {{"0.weight", CLEAVE_TENSOR_F32(weight, 2, 3)},

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static cleave_runtime *rt;
-/* nodes of the modules a and b: "master" or the name of a worker */
+/* nodes at which the modules a and b are loaded: "master" or the name of a worker */
 static const char *at_a, *at_b;
 /* digest of the results by the hash FNV-1a */
 static uint64_t digest = UINT64_C(14695981039346656037);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests references that outlive their context: api_kept SESSION.yaml A B [single] [few] runs
- * modules at the nodes A and B, and ends with a digest of the results. In every case the results
- * have the bits that they have if the value is passed as a leaf. api_kept SESSION.yaml A B lost PID
- * kills the worker A, whose process is PID. few: the program keeps 5 large values, not 100.
+ * modules at the nodes A and B, and ends with a digest of the results. A module that reads a kept
+ * value must have the same result, bit for bit, as if it read a leaf with the same numbers. single:
+ * the runtime has one thread. few: the program keeps 5 large values, not 100. api_kept SESSION.yaml
+ * A B lost PID kills the worker A, whose process is PID.
  */
 #include "api_int.h"
 

@@ -9,14 +9,16 @@
 
 enum { ROWS = 1024, IN = 6, WIDE = 1024, SLOTS = 6 };
 
-/* source at C -> wide at A, whose value A keeps -> narrow at B; wider at A: needs more memory */
+/* `source` at worker C feeds `wide` at A. A keeps the value of `wide`, and `narrow` at B reads it.
+ * `wider` is at A, too, and needs more memory than `wide`. */
 static cleave_module *source, *wide, *wider, *narrow;
 
 /* A value that A keeps, and its use at B. */
 static struct slot {
   cleave_context owner_context, use_context; /* contexts of A's calls and of B's call */
   cleave_kept kept_value;
-  /* value that B computes; in a slot whose context is at A alone, the value that A computes */
+  /* value that `narrow` computes at B; in a slot that begin_at_owner filled: value of `wide` at
+   * A */
   cleave_reference value;
 } slots[SLOTS];
 
@@ -45,8 +47,8 @@ static bool open_evaluation_context(cleave_context *ret) {
   return true;
 }
 
-/* Calls `source` with random numbers that depend on the slot's index, and `wide` with its value,
- * which is sent to the node of `wide`. */
+/* Calls `source` with random numbers that depend on the slot's index. Then calls `wide` with the
+ * output of `source`, which the worker of `source` sends to the node of `wide`. */
 static bool call_wide_module(cleave_context c, const struct slot *s, cleave_reference *ret) {
   float numbers[ROWS * IN];
   cleave_reference x, y;
@@ -104,7 +106,8 @@ static bool is_kept_value_freed(struct slot *s) {
   return true;
 }
 
-/* True if the call that uses the kept value has the result that B computes from equal numbers. */
+/* True if the call of `narrow` with the kept value has the same result as a call of `narrow` with a
+ * leaf of the same numbers. */
 static bool is_use_correct(struct slot *s) {
   cleave_context c;
   cleave_reference x, y;

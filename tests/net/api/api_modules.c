@@ -108,19 +108,20 @@ static bool run_context(bool is_released, cleave_tensor *dx, cleave_tensor *y) {
   DO(make_network("used", at_b, &n));
   DO(open_context(&c));
   DO(run_network(&n, c, 11, &x, &out, &loss));
-  cleave_module *network_modules[] = {n.a, n.b, n.loss}, *more_modules[3];
+  cleave_module *network_modules[] = {n.a, n.b, n.loss}, *same_name_modules[3];
   for (int i = 0; i < 3 && is_released; i++) cleave_module_release(rt, network_modules[i], NULL);
-  /* loads modules with the names of the released modules */
+  /* loads other modules with the names of the released ones; the context must use the released
+   * ones */
   for (int i = 0; i < 3 && is_released; i++)
     DO(load_seeded_module(i ? i == 1 ? "used a" : "used b" : "used loss", at_a, 9,
-                          &more_modules[i]));
+                          &same_name_modules[i]));
   DO(backward(c, loss, true));
   DO(backward(c, loss, false));
   MUST(cleave_leaf_gradient(rt, x, dx, e));
   MUST(cleave_to_here(rt, out, 0, y, e));
   DO(close_context(c));
   for (int i = 0; i < 3; i++)
-    cleave_module_release(rt, is_released ? more_modules[i] : network_modules[i], NULL);
+    cleave_module_release(rt, is_released ? same_name_modules[i] : network_modules[i], NULL);
   return true;
 }
 
@@ -183,7 +184,7 @@ static bool a_kept_value_outlives_its_module(void) {
   MUST(cleave_to_here(rt, y, 0, &kept_first, e));
   cleave_module_release(rt, m, NULL);
   DO(close_context(c));
-  /* these modules get the index of the released module */
+  /* each of these modules gets the index of the released module; the kept values must not change */
   for (int i = 0; i < 3; i++) DO(load_call_and_release(at_a, 5, &t));
   MUST(cleave_kept_fetch(rt, k[0], 0, &kept_later, e));
   MUST(cleave_kept_owner(rt, k[0], &place, e));
@@ -388,12 +389,12 @@ static bool state_saved_to_files_is_loaded_again(void) {
   for (int i = 0; i < 2; i++) DO(train_step(m[i], o[i], loss, 9));
   DO(compare_weights_and_moments(m[0], m[1], true));
   DO(save_or_load_state(m[0], false, "weights.safetensors",
-                        /* overwrites the files that m[0] has saved before */
+                        /* saves again, over the files that m[0] has saved before */
                         "moments.safetensors"));
   DO(read_weight(m[0], "0.weight", &t));
   add_to_digest(&t);
   cleave_tensor_free(&t);
-  /* written by module m[1] under other names */
+  /* loads weights from a file that the runner, a Python script, has written */
   DO(save_or_load_state(m[1], true, "others.safetensors", "moments.safetensors"));
   DO(read_weight(m[1], "0.bias", &t));
   CHECK(((float *)t.data)[0] == 0.5f && ((float *)t.data)[4] == 4.5f);
@@ -438,7 +439,7 @@ static bool mismatched_weight_files_are_refused_by_name(void) {
   REFUSED(cleave_state_save(NULL, m, CLEAVE_STATE_WEIGHTS, "x", 0, e), CLEAVE_INVALID, "runtime");
   REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_WEIGHTS, NULL, 0, e), CLEAVE_INVALID, "path");
   REFUSED(cleave_state_load(rt, m, (cleave_state_kind)7, "x", 0, e), CLEAVE_INVALID, "7");
-  /* the optimiser's file of a module without an optimiser has no tensors */
+  /* a module without an optimiser saves a file of optimiser state that has no tensors */
   DO(load_seeded_module("plain", at_b, 1, &plain));
   MUST(cleave_state_save(rt, plain, CLEAVE_STATE_OPTIMIZER, file_path("empty.safetensors"), 0, e));
   MUST(cleave_state_load(rt, plain, CLEAVE_STATE_OPTIMIZER, file_path("empty.safetensors"), 0, e));

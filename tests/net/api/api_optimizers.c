@@ -43,7 +43,7 @@ static const struct {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* ---- a module whose gradients are given ------------------------------------------------------ */
+/* ---- a module whose gradients the test chooses ----------------------------------------------- */
 
 typedef struct trained_module {
   cleave_module *m, *loss;
@@ -148,8 +148,8 @@ static bool every_optimiser_step_equals_torchs(void) {
   return true;
 }
 
-/* Copies weights and optimiser state of one module to another after some steps. Both modules must
- * then reach the same bits. */
+/* Copies weights and optimiser state of one module to another after two of four steps. Then both
+ * modules take the last two steps and must have the same weights, bit for bit. */
 static bool compare_resumed_run(size_t i) {
   float g[N], w[N], q[N];
   char name[96];
@@ -277,8 +277,9 @@ static bool replace_optimizer(trained_module *t, const cleave_group *group) {
   return true;
 }
 
-/* Replaces the Adam optimiser of a module that has taken steps by the optimiser of case i. Its
- * steps must have the bits of the same optimiser over a new module. */
+/* Module a takes two steps with Adam, then two steps with the optimiser of case i, which replaces
+ * Adam. Module b takes the last two steps with a new optimiser of case i, from the same weights.
+ * Both modules must end with the same weights, bit for bit. */
 static bool compare_replaced_run(size_t i) {
   const cleave_group first_group = {.kind = CLEAVE_ADAM, .lr = 0.125};
   float g[N], w[N], q[N];
@@ -330,8 +331,8 @@ static bool an_optimiser_in_use_is_not_replaced(void) {
   return take_and_check_step(&t, 0.25f);
 }
 
-/* A module y = w x + b with x = 1, so weight and bias have the same gradients, and the values that
- * both must have. */
+/* A module y = w x + b with x = 1, so its weight and bias have the same gradients, and the values
+ * that the test expects for weight and bias. */
 typedef struct frozen_run {
   trained_module t;
   float expected[2][N], moments[2][N]; /* expected values and moments of weight and bias */
@@ -384,8 +385,9 @@ static bool run_frozen_forward(frozen_run *f, cleave_context c, const float *g,
   return true;
 }
 
-/* Takes a step with the gradient g and asserts that trained parameters w changed by v = v / 2 + g,
- * w = w - v / 4, and frozen parameters not. */
+/* Takes a step with the gradient g. Asserts that SGD with momentum 0.5 and rate 0.25 has changed
+ * the trained parameters (momentum = momentum / 2 + g, parameter -= momentum / 4), and that frozen
+ * parameters are unchanged. */
 static bool take_frozen_step(frozen_run *f, unsigned seed, bool trains_weight, bool trains_bias) {
   const bool is_trained[] = {trains_weight, trains_bias};
   float g[N];

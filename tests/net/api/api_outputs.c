@@ -116,8 +116,8 @@ static bool compare_gradients(cleave_module *pair, cleave_context c, cleave_refe
   return true;
 }
 
-/* A module with two outputs has the values and gradients of its two layers loaded as two modules.
- * The backward starts from both outputs, with a gradient for each. */
+/* A module with two outputs must have the same values and gradients as two modules, of which each
+ * has one of its layers. The backward starts from both outputs, with a gradient for each. */
 static bool outputs_equal_those_of_separate_modules(void) {
   separate_modules p;
   cleave_module *pair;
@@ -264,8 +264,9 @@ static bool wrong_outputs_are_refused(void) {
 
 /* ---- leaves and values in bf16 --------------------------------------------------------------- */
 
-/* A leaf in bf16 gives the values and gradients of an f32 leaf of the same numbers. Its gradient,
- * and copies that the program asks for, are rounded. */
+/* With a leaf in bf16, modules must compute the same values and gradients as with an f32 leaf of
+ * the same numbers. The leaf's own gradient, and copies that the program fetches, are rounded to
+ * bf16. */
 static bool bf16_leaf_computes_as_the_same_numbers_in_f32(void) {
   net n;
   cleave_context c[2];
@@ -312,8 +313,9 @@ static bool bf16_leaf_computes_as_the_same_numbers_in_f32(void) {
   return true;
 }
 
-/* The program fetches either output of a module in bf16, without effect on the other. Modules at
- * the master and at workers that use the output get the exact value. */
+/* The program fetches an output of a module in bf16. A module at another worker must still read the
+ * exact output. If a worker computes the output, a module at the master is refused, because the
+ * worker sends the master only the rounded output. */
 static bool rounded_copies_are_for_the_program_alone(void) {
   cleave_module *pair, *reader, *master_module;
   cleave_context c;
@@ -356,7 +358,7 @@ static bool measure_fetch(cleave_module *m, cleave_reference x, cleave_context c
   cleave_link_totals before, after;
   cleave_reference y;
   cleave_tensor t = {0};
-  MUST(cleave_call(rt, c, m, &x, 1, &y, e)); /* loads the module */
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e)); /* the first call loads the module */
   MUST(cleave_call_with(rt, c, m, &x, 1, &o, &y, e));
   cleave_get_link_totals(rt, &before);
   MUST(cleave_to_here(rt, y, 0, &t, e));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests what the C API offers to programs that train by pipelines: windows, weighted roots, final
- * steps, schedules, dropout masks by step and call, waits. The modes of usage (api_pipeline_int.h):
+ * Tests what the C API offers to programs that train by pipelines: windows, backwards from several
+ * weighted losses, steps that are final, learning rates, dropout masks by step and call, waits in
+ * several threads. The values of MODE in the usage (api_pipeline_int.h):
  *   none            tests whose results must not depend on A and B, in one runtime
  *   window WIDTH    takes steps until its input ends
  */
@@ -77,7 +78,8 @@ static bool window_changes_no_bit_of_a_long_pipeline(void) {
   return true;
 }
 
-/* Each backward lets exactly one of the calls run that wait for the backwards of earlier calls. */
+/* Calls wait for the backwards of earlier calls. Each backward must let exactly one waiting call
+ * run. */
 static bool call_after_a_backward_waits_for_it(void) {
   net n;
   cleave_context c;
@@ -447,7 +449,8 @@ static bool mix_of_final_and_other_groups_is_refused(void) {
 /* ---- learning rates -------------------------------------------------------------------------- */
 
 enum { STEPS = 6 };
-/* rate of a cosine schedule from 0.5: half of it times 1 plus the cosine */
+/* rate of a cosine schedule that starts at 0.5: half the first rate times (1 + x), where x is the
+ * cosine of the schedule's angle */
 #define COSINE_RATE(x) (0.25 * (1 + (x)))
 static const struct {
   cleave_schedule schedule;
@@ -529,8 +532,8 @@ static bool optimizer_steps_and_rate_schedules_can_be_set(void) {
   return true;
 }
 
-/* cleave_step stores a final step, and cleave_context_end sends it. The step uses the rate of the
- * time of cleave_step, although the schedule changes before the step is sent. */
+/* cleave_step stores a final step, and cleave_context_end sends it. The step must use the rate at
+ * the time of cleave_step, although the schedule changes before the step is sent. */
 static bool settings_apply_from_the_next_step(void) {
   const cleave_schedule halving = {.curve = CLEAVE_STEPS, .step_size = 1, .gamma = 0.5};
   const cleave_schedule constant = {.curve = CLEAVE_CONSTANT};
@@ -592,7 +595,7 @@ static bool each_call_draws_its_own_dropout_mask(void) {
   return true;
 }
 
-/* ---- threads that wait at the same time ------------------------------------------------------ */
+/* ---- several threads that wait in the API at the same time ----------------------------------- */
 
 typedef struct waiting_thread {
   const net *n;

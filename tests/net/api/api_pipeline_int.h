@@ -105,7 +105,7 @@ static inline bool copy_weights(const net *n, numbers *ret) {
   return copy_weight(n->a, "0.weight", ret->a, 15) && copy_weight(n->b, "0.weight", ret->b, 10);
 }
 
-/* ---- training steps -------------------------------------------------------------------------- */
+/* ---- training steps, each in a context that is closed or ended afterwards -------------------- */
 
 typedef enum ending { CLOSE, END } ending;
 

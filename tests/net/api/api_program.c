@@ -206,8 +206,8 @@ static bool labels_are_sent_to_a_loss_at_a_worker(void) {
   return close_context(c);
 }
 
-/* Two parts of an architecture have the names, the initial weights and the output bits of the
- * undivided one. */
+/* Two parts of an architecture must have the names and initial weights of the undivided
+ * architecture, and compute the same output bits. */
 static bool parts_of_an_architecture_equal_the_whole(void) {
   static const char mlp[] = "{hidden: [8, 6], classes: 3}";
   cleave_module *undivided, *front, *back, *none;
@@ -355,7 +355,8 @@ static bool a_released_reference_is_refused_by_name(void) {
   MUST(cleave_reference_release(rt, y, e));
   REFUSED(cleave_to_here(rt, y, 0, &out, e), CLEAVE_NOT_FOUND, "was released");
   REFUSED(cleave_reference_release(rt, y, e), CLEAVE_NOT_FOUND, "was released");
-  DO(backward(c, loss, false)); /* the value is still held for backward */
+  /* the context still keeps the value of y for the backward, although the reference is released */
+  DO(backward(c, loss, false));
   DO(close_context(c));
   REFUSED(cleave_to_here(rt, x, 0, &out, e), CLEAVE_NOT_FOUND, "its context was closed");
   REFUSED(cleave_context_close(rt, c, 0, e), CLEAVE_NOT_FOUND, "was closed");
@@ -782,7 +783,8 @@ static const test tests[] = {
     TEST(nonfinite_gradient_changes_no_weight_anywhere),
 };
 
-/* Leaves one context, two references and the modules of all tests on purpose. */
+/* Leaves a context, references and the modules of all tests open on purpose. cleave_close must list
+ * them. */
 static bool close_lists_leaked_objects(void) {
   cleave_context c;
   cleave_reference x;

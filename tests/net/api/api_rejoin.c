@@ -531,7 +531,7 @@ static bool every_call_reports_the_lost_worker(void) {
 
 /* ---- references after a rejoin --------------------------------------------------------------- */
 
-/* Passes a kept value of one worker to a call at the other. */
+/* Passes a kept value of one worker to a call at the other worker. */
 static bool pass_kept_value(cleave_module *from, cleave_module *to, cleave_tensor *ret) {
   cleave_context c;
   cleave_reference x, y, z;
@@ -605,7 +605,8 @@ static bool references_work_both_ways_after_each_rejoin(void) {
   return close_runtime();
 }
 
-/* Lets 61 more workers rejoin, beside two real ones. */
+/* Loses B and lets it rejoin 61 times. Each rejoin uses a new name for B, so together with the
+ * first names of A and B all 63 names of the session are used, and the next rejoin is refused. */
 static bool session_takes_63_workers_by_name(void) {
   cleave_module *a, *b;
   cleave_tensor output_before = {0}, output_after = {0};
@@ -653,7 +654,8 @@ static bool impossible_rejoin_is_refused(void) {
   for (int i = 0; i < 2; i++)
     REFUSED(cleave_worker_rejoin(rt, at_b, 500, e), CLEAVE_UNAVAILABLE, at_b);
   DO(load_module("while it is lost", at_a, "[{op: linear, out: 3}]", 3, &unused_module));
-  DO(read_weight(unused_module, "0.bias", &t)); /* A's node dials no lost worker */
+  /* loads the module at A, whose node must not dial the lost worker */
+  DO(read_weight(unused_module, "0.bias", &t));
   DO(rejoin_b());
   REFUSED(cleave_worker_rejoin(rt, at_b, 0, e), CLEAVE_PRECONDITION, "is not lost");
   REFUSED(cleave_module_reload(rt, b, &wrong, NULL, 0, e), CLEAVE_INVALID, "no state 'x'");

@@ -3,8 +3,8 @@
  * Tests what the C API offers to the owner of a runtime, beyond training steps: state that moves
  * into another runtime, a gate that decides which tensors leave the process and by which route,
  * sessions with some of the workers, weights on a worker's disk, the loss of a worker. Each test
- * opens a runtime and asserts at its end that no object is left open. The modes of usage
- * (api_pipeline_int.h):
+ * opens a runtime and asserts at its end that no object is left open. The values of MODE in
+ * the usage (api_pipeline_int.h):
  *   none                       tests whose results must not depend on A and B
  *   options                    tests of options and of what they refuse
  *   only                       B's worker is down
@@ -503,7 +503,7 @@ static bool is_sent_directly(const char *name, const char *const *to, size_t n_t
   snprintf(reader_name, sizeof reader_name, "after %s", name);
   o.name = reader_name;
   o.at = "w2";
-  /* a pair of workers is direct if either side names the other */
+  /* a transfer is direct if the module at either worker permits it, so both get an empty list */
   o.direct_to = to && !n_to ? to : NULL;
   o.n_direct_to = 0;
   MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &reader, e));
@@ -513,15 +513,15 @@ static bool is_sent_directly(const char *name, const char *const *to, size_t n_t
   MUST(cleave_call(rt, c, m, &x, 1, &h, e));
   MUST(cleave_call(rt, c, reader, &h, 1, &y, e));
   MUST(cleave_to_here(rt, y, 0, &out, e));
-  *ret = get_n_sendings() == 1; /* true if only the leaf was sent */
+  *ret = get_n_sendings() == 1; /* true if the master sent only the leaf */
   cleave_tensor_free(&out);
   return close_context(c);
 }
 
 static bool direct_peers_are_set_by_module(const char *const *to, size_t n, bool is_wanted) {
-  bool is = false;
-  DO(is_sent_directly("hop", to, n, &is));
-  CHECK(is == is_wanted);
+  bool is_direct = false;
+  DO(is_sent_directly("hop", to, n, &is_direct));
+  CHECK(is_direct == is_wanted);
   cleave_module *m;
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
   const char *unknown_worker[] = {"w9"};
@@ -557,7 +557,7 @@ static bool value_is_sent_before_its_call(void) {
   DO(open_context(&c));
   DO(make_leaf(c, in, 4, 3, false, &x));
   DO(make_leaf(c, in, 4, 3, false, &early_value));
-  MUST(cleave_send_to(rt, early_value, "w2", e)); /* no module is loaded there yet */
+  MUST(cleave_send_to(rt, early_value, "w2", e)); /* no module is loaded at w2 yet */
   MUST(cleave_call_with(rt, c, a, &x, 1, &to_b, &h, e));
   MUST(cleave_to_here(rt, h, 0, &out, e));
   MUST(cleave_call(rt, c, b, &h, 1, &y, e));

@@ -33,7 +33,7 @@ static bool is_gradient_zero(cleave_context c, cleave_module *m, const char *nam
 }
 
 /* With an empty batch, values and gradients of inputs are empty, gradients of parameters are zero,
- * the mean is NaN, and a step changes nothing. */
+ * the mean loss is NaN, and a step changes no parameter. */
 static bool empty_batch_passes_all_modules(void) {
   net n;
   cleave_optimizer *o;
@@ -77,8 +77,8 @@ static bool empty_batch_passes_all_modules(void) {
   return true;
 }
 
-/* A context that calls a module with an empty batch and with another batch, in either order, has
- * the gradients of the other batch. */
+/* A context that calls a module with an empty batch and with another batch, in either order, must
+ * have the gradients of the other batch alone. */
 static bool empty_batch_adds_no_gradient(void) {
   cleave_tensor g[3] = {{0}, {0}, {0}};
   net n;
@@ -177,8 +177,8 @@ static bool is_same_tensor(const cleave_tensor *a, const cleave_tensor *b, size_
          memcmp(a->data, b->data, n * sizeof(float)) == 0;
 }
 
-/* A linear layer over a tensor of any rank gives the numbers that it gives for a matrix of the same
- * rows. */
+/* A linear layer over a tensor of any rank must compute the same numbers as over a matrix that has
+ * the same rows. */
 static bool linear_takes_any_rank(void) {
   static const struct {
     int rank;
@@ -296,7 +296,8 @@ static bool make_ids_leaf(cleave_context c, cleave_reference *ret) {
   return true;
 }
 
-/* The parts of a model, each with its own layers, give the bits of the whole. */
+/* Two parts of a model, with its first and its last layers, must compute the same bits as the
+ * undivided model. */
 static bool parts_compute_the_same_as_the_whole_model(void) {
   cleave_module *undivided, *front, *back, *none;
   cleave_context c;

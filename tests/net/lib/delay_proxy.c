@@ -96,7 +96,7 @@ static void exit_with_error(const char *operation) {
 
 /* ---- rate and delay of the simulated link ---------------------------------------------------- */
 
-/* Waits until the link accepts more. Returns how many bytes to read at once. */
+/* Waits until the simulated link accepts more bytes. Returns how many bytes to read at once. */
 static size_t wait_for_link(int direction) {
   for (;;) {
     pthread_mutex_lock(&shared.lock);

@@ -309,7 +309,8 @@ static void send_some_packets(void *user) {
                       send_some_packets, s);
 }
 
-/* Loses one of the connections, which both sides repair. user: how many more to lose after it. */
+/* Loses one of the connections, which both sides repair. user: how many more connections to lose
+ * later. */
 static void lose_connection(void *user) {
   uint32_t n_left = (uint32_t)(uintptr_t)user;
   test_run.n_reset_streams +=
