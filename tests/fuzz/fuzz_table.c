@@ -130,8 +130,8 @@ static void check_targets(clv_cell_table *t, const clv_learnt *l) {
 
 /* Checks that paths stay in the folder of the images, and that weights are numbers from 0 on. */
 static void check_paths_and_weights(const clv_cell_table *t) {
-  for (size_t i = 0; t->files && i < t->count; i++)
-    NEVER(!clv_image_is_path_inside(clv_table_text(t, t->files, i)));
+  for (size_t i = 0; t->path_offsets && i < t->count; i++)
+    NEVER(!clv_image_is_path_inside(clv_table_text(t, t->path_offsets, i)));
   for (size_t i = 0; t->weight && i < t->count; i++) NEVER(!(t->weight->numbers[i] >= 0));
 }
 
@@ -317,7 +317,7 @@ static void parse_table(unsigned options, const clv_bytes *text) {
                 .n_targets = options & HAS_TARGETS ? CLV_COUNT(targets) : 0,
                 .missing_marks = marks,
                 .n_missing_marks = options & HAS_MARKS ? CLV_COUNT(marks) : 0,
-                .files = "tests/fuzz/corpus/image",
+                .image_folder = "tests/fuzz/corpus/image",
                 .ignores_unlisted_columns = options & IGNORES_OTHERS,
                 .has_decimal_comma = options & HAS_DECIMAL_COMMA}};
   for (int set = 0; set < CLV_SET_COUNT; set++)
