@@ -46,7 +46,7 @@ of("master/data/image_folder.c", f"{FILES} paths_that_leave_the_folder_are_refus
    paths_climb_out=("bool clv_image_is_path_inside(", "(part[2] == '/' || !part[2])", "part[2] == '.'"),
    folders_are_images=("bool clv_image_is_file(", "S_ISREG(st.st_mode)", "st.st_mode"))
 of("master/data/table.c", f"{FILES} images_that_a_table_names_train_as_those_of_a_folder",
-   images_keep_the_order_of_the_first=("static clv_code store_image_path(", "t->files[t->count] = t->id_texts.len;", "t->files[t->count] = t->count ? t->files[0] : t->id_texts.len;"))
+   images_keep_the_order_of_the_first=("static clv_code store_image_path(", "t->path_offsets[t->count] = t->id_texts.len;", "t->path_offsets[t->count] = t->count ? t->path_offsets[0] : t->id_texts.len;"))
 of("master/data/cells_jsonl.c", "tests/unit/data/test_table_forms",
    keys_may_come_twice=("static clv_code find_field(", "if (*last_record == s->n_records)", "if (false)"),
    nested_values_are_texts=("static clv_code read_value(", "[CLV_JSON_LIST] = CLV_CELL_OTHER", "[CLV_JSON_LIST] = CLV_CELL_TEXT"))
@@ -105,13 +105,13 @@ of("master/data/cell_files.c", "tests/unit/data/test_table_cache",
    codes_of_no_value_are_read=("static bool are_valid_codes(", "codes[i] >= (int64_t)c->names.n", "false"),
    ids_may_be_anywhere=("static bool are_valid_offsets(", "(uint64_t)offsets[i] >= len ||", ""),
    labels_of_yes_or_no_may_be_2=("static bool are_valid_labels(", "c->is_yes_or_no && ", "false && "),
-   numbers_of_a_cache_may_be_infinite=("static bool are_numbers(", "fabs(c->numbers[i]) >= limit", "fabs(c->numbers[i]) > limit"),
+   numbers_of_a_cache_may_be_infinite=("static bool are_valid_numbers(", "fabs(c->numbers[i]) >= limit", "fabs(c->numbers[i]) > limit"),
    paths_leave_the_folder_of_a_cache=("static clv_code map_texts(", "!clv_image_is_path_inside(", "false && !clv_image_is_path_inside("),
    paths_begin_anew_with_each_block=("static clv_code add_offsets(", "offsets[i] += f->n_text_bytes", "offsets[i] += 0"),
    caches_may_be_of_others=("static clv_code check_owner(", " || st.st_mode & 077", ""))
 of("master/data/table_cache.c", "tests/unit/data/test_table_cache",
    images_that_are_gone_stay=("static bool has_current_files(", "if (!clv_image_is_file(", "if (false && !clv_image_is_file("),
-   images_that_came_are_left_out=("static bool has_current_files(", "return !t->files || !t->broken.n;", "return true;"),
+   images_that_came_are_left_out=("static bool has_current_files(", "return !t->path_offsets || !t->broken.n;", "return true;"),
    tasks_of_targets_do_not_count=("static void append_rules(", "t->targets[i].task", "0"),
    stale_caches_stay=("clv_code clv_table_open_on_disk(", "delete_stale_folders(o->table.cache_folder, &e);", ""),
    changed_tables_keep_their_cache=("static clv_code make_entry(", "CLV_TRY(append_digest(e, &e->file_state, err));", "CLV_TRY(append_digest(e, &path, err));"))

@@ -33,7 +33,7 @@ static clv_code guess_array_reader(const char *path, const clv_array_reader **re
   CLV_TRY(clv_byte_source_open(path, &s, err));
   CLV_TRY(clv_byte_source_read(s, first_bytes, sizeof first_bytes, &n_read, err));
   for (size_t i = 0; i < CLV_COUNT(readers); i++)
-    if (readers[i] && readers[i]->is_file(first_bytes, n_read)) return *ret = readers[i], CLV_OK;
+    if (readers[i] && readers[i]->has_format(first_bytes, n_read)) return *ret = readers[i], CLV_OK;
   return clv_fail(err, CLV_INVALID, "%.200s: %s: found %02x %02x %02x %02x %02x %02x (%zu bytes)%s",
                   path, format_magic_list(magic_list, sizeof magic_list), first_bytes[0],
                   first_bytes[1], first_bytes[2], first_bytes[3], first_bytes[4], first_bytes[5],

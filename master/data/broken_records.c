@@ -17,8 +17,8 @@ void clv_broken_records_add(clv_broken_records *b, const clv_err *cause) {
 }
 
 clv_code clv_text_rows_skip_broken(clv_text_rows *r, const clv_err *cause, clv_err *err) {
-  bool is_limit_error = cause->code != CLV_INVALID && cause->code != CLV_DATA_LOSS;
-  if (!r->skips_broken || is_limit_error) {
+  bool must_stop = cause->code != CLV_INVALID && cause->code != CLV_DATA_LOSS;
+  if (!r->skips_broken || must_stop) {
     if (err) *err = *cause;
     return cause->code;
   }

@@ -17,7 +17,7 @@ bool clv_cells_is_utf8(const char *text, size_t len) {
 void clv_fields_done(clv_fields *f) {
   if (!f) return;
   clv_bytes_done(&f->text);
-  clv_name_table_done(&f->numbers);
+  clv_name_table_done(&f->index_of_name);
   free(f->list);
   *f = (clv_fields){0};
 }
@@ -47,8 +47,8 @@ clv_code clv_fields_add(clv_fields *f, const char *name, size_t len, size_t colu
 clv_code clv_fields_find_or_add(clv_fields *f, const char *name, size_t len, size_t *ret,
                                 clv_err *err) {
   int32_t number;
-  f->numbers.has_texts = true;
-  CLV_TRY(clv_name_table_find_or_add(&f->numbers, name, len, &number, err));
+  f->index_of_name.has_texts = true;
+  CLV_TRY(clv_name_table_find_or_add(&f->index_of_name, name, len, &number, err));
   *ret = (size_t)number;
   return *ret < f->n ? CLV_OK : clv_fields_add(f, name, len, 0, err);
 }

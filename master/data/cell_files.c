@@ -128,13 +128,13 @@ static clv_code add_offsets(const clv_cell_files *f, const clv_cell_table *t, co
   return append_cells(f, &block, err);
 }
 
-/* Appends ids and paths of images. */
+/* Appends the ids of records and the paths of images to their files. */
 static clv_code add_texts(const clv_cell_files *f, const clv_cell_table *t, clv_err *err) {
   cell_file texts = id_text_file;
   texts.data = t->id_texts.data;
   texts.n = t->id_texts.len;
-  if (has_ids(t)) CLV_TRY(add_offsets(f, t, &id_file, t->ids, err));
-  if (has_paths(t)) CLV_TRY(add_offsets(f, t, &path_file, t->files, err));
+  if (has_ids(t)) CLV_TRY(add_offsets(f, t, &id_file, t->id_offsets, err));
+  if (has_paths(t)) CLV_TRY(add_offsets(f, t, &path_file, t->path_offsets, err));
   return has_ids(t) || has_paths(t) ? append_cells(f, &texts, err) : CLV_OK;
 }
 
@@ -222,8 +222,8 @@ static bool are_valid_codes(const clv_table_column *c, const int32_t *codes, siz
   return true;
 }
 
-/* Checks that each label of yes or no is 0 or 1, since it counts as a class, or NaN where it may be
- * missing. */
+/* Checks that each label of a yes-or-no column is 0 or 1, because labels are used as class numbers,
+ * or NaN where labels may be missing. */
 static bool are_valid_labels(const clv_table_column *c, size_t n) {
   bool may_be_missing = c->o.missing == CLV_MISSING_MASK;
   for (size_t i = 0; c->is_yes_or_no && i < n; i++)
@@ -232,9 +232,10 @@ static bool are_valid_labels(const clv_table_column *c, size_t n) {
   return true;
 }
 
-/* Checks that each number is one that a cell can have: finite, of a date within the years that are
- * read, and of a weight from 0 on. The encoder refuses missing ones. */
-static bool are_numbers(const clv_table_column *c, size_t n) {
+/* Checks that each number is finite or NaN; also that a date is within the years that dates.c
+ * reads, and that a weight is 0 or more. The encoder refuses NaN in columns that refuse missing
+ * values. */
+static bool are_valid_numbers(const clv_table_column *c, size_t n) {
   double limit = c->o.use == CLV_COLUMN_DATE ? CLV_MAX_DAYS : HUGE_VAL;
   bool is_weight = c->o.use == CLV_COLUMN_WEIGHT;
   for (size_t i = 0; i < n; i++)
@@ -249,7 +250,7 @@ static clv_code map_column(const char *folder, clv_cell_table *t, size_t i, clv_
   CLV_TRY(map_file(folder, &f, t->count, &c->file, err));
   if (c->has_numbers) c->numbers = c->file->data;
   if (!c->has_numbers) c->codes = c->file->data;
-  if (c->has_numbers ? are_valid_labels(c, t->count) && are_numbers(c, t->count)
+  if (c->has_numbers ? are_valid_labels(c, t->count) && are_valid_numbers(c, t->count)
                      : are_valid_codes(c, c->codes, t->count))
     return CLV_OK;
   clv_bytes_printf(&path, "%s/%s", folder, f.name);
@@ -279,10 +280,11 @@ static clv_code map_offsets(const char *folder, const clv_cell_table *t, const c
 static clv_code map_texts(const char *folder, clv_cell_table *t, clv_err *err) {
   if (!has_ids(t) && !has_paths(t)) return CLV_OK;
   CLV_TRY(map_file(folder, &id_text_file, SIZE_MAX, &t->id_text_file, err));
-  if (has_ids(t)) CLV_TRY(map_offsets(folder, t, &id_file, &t->id_file, &t->ids, err));
-  if (has_paths(t)) CLV_TRY(map_offsets(folder, t, &path_file, &t->path_file, &t->files, err));
-  for (size_t i = 0; t->files && i < t->count; i++)
-    if (!clv_image_is_path_inside(clv_table_text(t, t->files, i)))
+  if (has_ids(t)) CLV_TRY(map_offsets(folder, t, &id_file, &t->id_file, &t->id_offsets, err));
+  if (has_paths(t))
+    CLV_TRY(map_offsets(folder, t, &path_file, &t->path_file, &t->path_offsets, err));
+  for (size_t i = 0; t->path_offsets && i < t->count; i++)
+    if (!clv_image_is_path_inside(clv_table_text(t, t->path_offsets, i)))
       return fail_data_loss(folder, "has a path that leaves the folder of the images", err);
   return CLV_OK;
 }

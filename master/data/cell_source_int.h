@@ -30,7 +30,7 @@ typedef struct clv_source_cell {
  * header or the query; for lines of JSON, in the order in which they first occur. Zero-initialise;
  * release with clv_fields_done. */
 typedef struct clv_fields {
-  clv_bytes text; /* names of all fields, each with its NUL */
+  clv_bytes text; /* names of all fields, each followed by a NUL byte */
   struct clv_cell_field {
     size_t name_offset; /* offset of the name in `text` */
     /* column at which its name begins in the header, from 1; 0: the table has no header */
@@ -38,7 +38,7 @@ typedef struct clv_fields {
     size_t last_record; /* JSON: number of the record that had the field last, from 1; 0: none */
   } * list;             /* [n] the fields */
   size_t n, cap;
-  clv_name_table numbers; /* JSON: index in `list` of each name */
+  clv_name_table index_of_name; /* JSON: finds the index in `list` of a name */
 } clv_fields;
 
 void clv_fields_done(clv_fields *f);
@@ -76,15 +76,16 @@ struct clv_cell_source {
   const clv_cell_reader *reader;
   const char *path; /* path of the table, for messages; caller-owned */
   clv_fields fields;
-  bool has_ended_early; /* true: after an error no further record can be read */
-  size_t n_records;     /* number of records that were begun */
-  size_t n_cells;       /* number of cells of the present record that were read */
+  bool has_ended_early; /* true: an error has ended the reading, so no further record can be read */
+  size_t n_records;     /* number of records whose reading has begun, with the present one */
+  size_t n_cells;       /* number of cells of the present record that have been read */
   /* CSV, JSON: number of lines before the cell, and offset of the cell in the record */
   size_t line, at;
   size_t key_offset;       /* JSON: offset in the record of the present cell's key */
   clv_bytes text;          /* text of the present cell */
   clv_record_lines *lines; /* CSV, JSON: lines of the file; NULL: SQLite */
-  /* CSV: state of the parser at the next cell of the record, and at the begin of the record */
+  /* CSV: state of the parser at the next cell of the present record, and at the begin of the
+   * record */
   clv_csv csv, record_csv;
   clv_json json;    /* JSON: part of the record that is not parsed yet */
   clv_query *query; /* SQLite: the query; NULL for other formats */
@@ -106,7 +107,8 @@ clv_code clv_cells_check_file(const clv_dataset_options *o, bool *ret_database,
 bool clv_cells_has_json_name(const char *path);
 /* Returns the separator of fields: as the options give it, or else by the file's name. */
 char clv_cells_separator(const clv_dataset_options *o);
-/* Fails with the position of the cell; _record: of the record; _field: of a field's name. */
+/* Fail with a position in the file: clv_cells_fail that of the cell, clv_cells_fail_record that of
+ * the record, clv_cells_fail_field that of a field's name. */
 clv_code clv_cells_fail(const clv_cell_source *s, clv_err *err, const char *fmt, ...)
     CLV_PRINTF(3, 4);
 clv_code clv_cells_fail_record(const clv_cell_source *s, clv_err *err, const char *fmt, ...)

@@ -11,11 +11,11 @@
 #include "master/data/reader_int.h"
 #include "master/data/table_int.h"
 
-/* ---- files without a name (spill.c) ---------------------------------------------------------- */
+/* ---- temporary files without a name (spill.c) ------------------------------------------------ */
 
 typedef struct clv_spill_file clv_spill_file;
 
-/* Makes an empty file in a folder. CLV_PRECONDITION: the folder does not permit it. */
+/* Makes an empty file in a folder. CLV_PRECONDITION: no file can be made there. */
 clv_code clv_spill_file_new(const char *folder, clv_spill_file **ret, clv_err *err) CLV_USE_RESULT;
 void clv_spill_file_freep(clv_spill_file **s);
 /* Appends n bytes. CLV_EXHAUSTED: the disk is full. */
@@ -55,21 +55,23 @@ clv_code clv_cell_files_finish(clv_cell_files *f, const clv_cell_table *t,
 clv_code clv_cell_files_map_columns(const char *folder, clv_cell_table *t,
                                     const clv_dataset_options *o, clv_err *err) CLV_USE_RESULT;
 
-/* ---- the JSON file of a cache (cells_json.c) ------------------------------------------------- */
+/* ---- the JSON file in the cache of a table (cells_json.c) ------------------------------------ */
 
 /* version of the format of caches; a cache of another version is made again */
 enum { CLV_CELL_CACHE_VERSION = 1 };
 
-/* clv_table_cache_write writes as JSON what the files of cells lack: the number of records, the
- * names of words and the broken records. clv_table_cache_parse reads this into a table that
- * clv_table_new has made. key: digest of file and rules, 64 hexadecimal digits. */
+/* clv_table_cache_write writes, as JSON, the facts about a table that the .npy files do not store:
+ * the number of records, the names of words and the broken records. clv_table_cache_parse reads
+ * them into a table that clv_table_new has made. key: digest of the table's path, of the state of
+ * its file and of the options for reading it, 64 hexadecimal digits. */
 void clv_table_cache_write(const clv_cell_table *t, const char *key, clv_bytes *out);
 clv_code clv_table_cache_parse(const char *text, size_t len, const char *label, const char *key,
                                clv_cell_table *t, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the cache of a table (table_cache.c) ---------------------------------------------------- */
 
-/* True if the table is to be on disk: its file is large, or the options say so. */
+/* True if the cells of the table are to be kept on disk, because its file is large or the options
+ * say so. */
 bool clv_table_is_on_disk(const clv_dataset_options *o);
 /* Opens a table on disk. Reads it into the cache first, unless the cache has it. */
 clv_code clv_table_open_on_disk(const clv_dataset_options *o, clv_cell_table **ret,

@@ -15,7 +15,7 @@ static clv_code start_next_record(clv_cell_source *s, bool *ret_has_more, clv_er
     /* bytes of a byte order mark that joining files may have left in front of the record */
     size_t n_bom_bytes = clv_bom_length(record.text, record.len), len = record.len - n_bom_bytes;
     const char *text = record.text + n_bom_bytes;
-    /* without the line end, so that a position in an error is never behind this line */
+    /* excludes the line end, so that an error at the end of the record names this line */
     len -= len && text[len - 1] == '\n';
     s->json =
         (clv_json){.label = s->path, .text = text, .len = len, .lines_before = record.lines_before};

@@ -35,18 +35,18 @@ extern "C" {
 /* Limit of decoded bytes per file when max_bytes is 0. */
 #define CLV_DATA_MAX_BYTES ((size_t)16 << 30)
 
-/* IDX (big-endian: 00 00 type rank, rank u32 extents, data), plain or gzip, told apart by content.
- * u8 -> u8; i8, i16, i32 -> i32; f32 -> f32; f64 -> f64. A gzip file is decompressed to exactly the
- * declared length. Each error names the file, the expected and the found value: CLV_NOT_FOUND
- * missing; CLV_INVALID wrong magic, type or extents; CLV_EXHAUSTED over max_bytes; CLV_DATA_LOSS
- * truncated, trailing bytes or damaged gzip data. */
+/* Reads an IDX file (big-endian: 00 00 type rank, rank u32 extents, data), plain or gzip, as its
+ * first bytes tell. Types of the tensor: u8 -> u8; i8, i16, i32 -> i32; f32 -> f32; f64 -> f64. A
+ * gzip file is decompressed to exactly the declared length. Each error names the file, the expected
+ * and the found value: CLV_NOT_FOUND missing; CLV_INVALID wrong magic, type or extents;
+ * CLV_EXHAUSTED over max_bytes; CLV_DATA_LOSS truncated, trailing bytes or damaged gzip data. */
 clv_code clv_idx_read(const char *path, size_t max_bytes, clv_tensor **ret,
                       clv_err *err) CLV_USE_RESULT;
 
-/* NumPy .npy, format 1.0 to 3.0, in C or Fortran order, little- or big-endian, plain or gzip. u1
- * and b1 (0 and 1) -> u8; i1, i2, u2, i4 -> i32; u4, i8, u8 -> i64; f2, f4 -> f32; f8 -> f64. Other
- * types, and a u8 above 2^63 - 1, are CLV_INVALID; the message has a line of Python that converts
- * the file. Other errors as clv_idx_read. */
+/* Reads a .npy file of NumPy, format 1.0 to 3.0, in C or Fortran order, little- or big-endian,
+ * plain or gzip. Types of the tensor: u1 and b1 (0 and 1) -> u8; i1, i2, u2, i4 -> i32; u4, i8, u8
+ * -> i64; f2, f4 -> f32; f8 -> f64. Other types, and a u8 above 2^63 - 1, are CLV_INVALID; the
+ * message has a line of Python that converts the file. Other errors as clv_idx_read. */
 clv_code clv_npy_read(const char *path, size_t max_bytes, clv_tensor **ret,
                       clv_err *err) CLV_USE_RESULT;
 
@@ -100,7 +100,7 @@ typedef struct clv_text_options {
   size_t max_tokens;     /* tokens per row; longer texts are cut, shorter ones padded */
   const char *tokenizer; /* path of the tokenizer's file */
   clv_tokenizer_options tokenizer_options;
-  bool omits_first_and_last;      /* rows have no first and no last token */
+  bool omits_first_and_last;      /* rows have no special token at their begin and end */
   const char *first, *last, *pad; /* token names; NULL: [CLS], [SEP] and [PAD] of a vocab.txt */
   const char *mask_token; /* name of the mask token, for CLV_OBJECTIVE_MASKED; NULL: [MASK] */
 } clv_text_options;
@@ -110,8 +110,9 @@ typedef enum clv_objective {
   CLV_OBJECTIVE_LABELS = 0, /* the labels in the files */
   CLV_OBJECTIVE_CAUSAL,     /* the label of each token is the next token */
   /* masked language modelling as BERT: 15 % of the text's tokens, at least one per record, are
-   * drawn from (seed, epoch, record) and are their own label. In the input, 80 % of these become
-   * the mask, 10 % a random token, and 10 % stay. All evaluations draw the same tokens. */
+   * drawn from (seed, epoch, record). The label at the position of a drawn token is this token. In
+   * the input, 80 % of the drawn tokens become the mask, 10 % a random token, and 10 % stay. All
+   * evaluations draw the same tokens. */
   CLV_OBJECTIVE_MASKED,
 } clv_objective;
 
@@ -132,15 +133,15 @@ typedef struct clv_column_options {
   clv_column_use use;
   clv_column_scale scale; /* scaling of the numbers of a CLV_COLUMN_NUMBER */
   clv_missing_rule missing;
-  /* CLV_MISSING_VALUE: text of the value that replaces missing ones; of a CLV_COLUMN_TEXT NULL is
-   * "" */
+  /* CLV_MISSING_VALUE: text that replaces a missing value; NULL for a CLV_COLUMN_TEXT: "" */
   const char *value;
   bool has_indicator; /* the input has a further element: 1 if the value is missing, else 0 */
   /* CLV_COLUMN_DATE: form of the dates, as C's strptime has it; NULL: ISO 8601 */
   const char *format;
   /* CLV_COLUMN_DATE: parts of a date that become elements, as bits 1 << clv_date_part */
   unsigned parts;
-  const char *input; /* CLV_COLUMN_INDEX: name of its input; NULL: the name of the column */
+  /* CLV_COLUMN_INDEX: name of the input that the column makes; NULL: the name of the column */
+  const char *input;
 } clv_column_options;
 
 /* One of several labels of a record, read from a column of a table. */
@@ -154,16 +155,16 @@ typedef struct clv_target_option {
 /* How a table becomes records: the input of a record has the elements of all columns, one column
  * after the other. If a column is an index, records have several inputs: "input" with the elements
  * of the other columns, unless there are none, and then each index, [B] i64, in the order of the
- * columns. If a column is a text, its tokens are the single input, or further inputs: those of
- * "ids" and "lengths" that clv_dataset_options.names has. */
+ * columns. If a column is a text, its tokens are the single input; or, if clv_dataset_options.names
+ * lists "ids" or "lengths", the column makes an input for each of these names. */
 typedef struct clv_table_options {
   char separator; /* character between fields; 0: a tab in files named .tsv, else a comma */
   bool has_decimal_comma;
-  /* [n_missing_marks] texts of cells that mean a missing value, in addition to an empty cell; none:
-   * the usual ones, such as NA */
+  /* [n_missing_marks] texts of cells that mean a missing value, in addition to an empty cell;
+   * n_missing_marks 0: the usual texts, such as NA */
   const char *const *missing_marks;
   size_t n_missing_marks;
-  /* columns that are not listed are left out; false: they are refused */
+  /* skip the columns of the file that `columns` does not list; false: refuse such a file */
   bool ignores_unlisted_columns;
   const clv_column_options *columns; /* [n_columns] in the order of the input */
   size_t n_columns;
@@ -172,17 +173,17 @@ typedef struct clv_table_options {
    * clv_dataset_options.labels says */
   const clv_target_option *targets;
   size_t n_targets;
-  /* the one of several targets whose classes a stratified split or limit keeps in proportion; NULL:
-   * none */
+  /* for records with several targets: name of the target whose classes a stratified split or limit
+   * keeps in proportion; NULL: none */
   const char *split_target;
   /* CLV_COLUMN_FILE: folder of the images; NULL: the folder of the table */
-  const char *files;
+  const char *image_folder;
   /* SQLite: the query whose records are the table's; NULL: none, and a database is refused */
   const char *query;
   uint32_t query_seconds; /* seconds after which the query is stopped */
   uint64_t query_rows;    /* most records that the query may return */
-  /* folder for tables that are larger than memory: their cells are read from files in it, which are
-   * made once; NULL: all tables are in memory */
+  /* folder for the cells of tables that are larger than memory, in files that are made once per
+   * table; NULL: all tables are in memory */
   const char *cache_folder;
   bool is_on_disk; /* use cache_folder for tables of any size */
   /* receives a message when a table is read into cache_folder, which takes long */
@@ -205,17 +206,17 @@ typedef struct clv_set_values {
 /* The most inputs that a record can have. */
 enum { CLV_DATA_MAX_INPUTS = 8 };
 
-/* Zero-initialise, then set the options that differ. clv_dataset_open does not keep strings or
- * arrays. */
+/* Zero-initialise, then set the options that differ. clv_dataset_open keeps no pointers to the
+ * strings and arrays. */
 typedef struct clv_dataset_options {
   /* format of the files; CLV_FORMAT_AUTO: idx or npy, by their first bytes */
   clv_data_format format;
   const char *inputs_path;
   /* [n_named_inputs] inputs by name, one file each, instead of inputs_path (idx and npy). Integers
    * become i64, bytes are divided by 255 (f32), floats become f32, and shapes are those of the
-   * files. scale, mean, std, flatten and tokens do not apply. Texts, also those of a table, provide
-   * "ids" [S] and "lengths" [], documents also "boxes" [S, 4]: name those that are needed in any
-   * order, without paths. n_named_inputs 0: one input, "input". */
+   * files. scale, mean, std, flattens_records and holds_tokens do not apply. Texts, also those of a
+   * table, provide "ids" [S] and "lengths" [], documents also "boxes" [S, 4]: list the names of the
+   * needed inputs, in any order, without paths. n_named_inputs 0: one input, "input". */
   size_t n_named_inputs;
   const char *const *names;
   const char *const *named_paths;
@@ -226,9 +227,9 @@ typedef struct clv_dataset_options {
   /* number of records to use: the first ones; images: evenly spread ones; 0: all */
   size_t limit;
   /* read the groups for CLV_SPLIT_GROUPS. A group is a file of documents, a folder of images below
-   * the class, or all records with the same text.group */
+   * the class, or all records with the same value in the column that text.group names */
   bool reads_groups;
-  bool reads_weights;      /* tables: read the column of weights; false: it may be missing */
+  bool reads_weights;      /* tables: read the column of weights; false: the table may lack it */
   const char *group_path;  /* arrays: path of a file with the group of each record, an integer */
   clv_split_key split_key; /* tables: meaning of the column that text.group names */
   clv_set_values set_values[CLV_SET_COUNT]; /* CLV_KEY_IS_SET: values of the column for each set */
@@ -254,8 +255,8 @@ typedef struct clv_dataset_options {
    * open; clv_dataset_scan lists them */
   bool skips_broken;
   clv_image_options images; /* options of CLV_FORMAT_IMAGES, and of CLV_COLUMN_FILE */
-  /* options of CLV_FORMAT_TEXT and CLV_FORMAT_DOCUMENTS; of CLV_COLUMN_TEXT all but the names of
-   * columns */
+  /* options of CLV_FORMAT_TEXT and CLV_FORMAT_DOCUMENTS; a CLV_COLUMN_TEXT uses them, too, except
+   * the names of columns */
   clv_text_options text;
   clv_page_options pages;  /* options of CLV_FORMAT_DOCUMENTS, beside `text` */
   clv_table_options table; /* options of CLV_FORMAT_TABLE */
@@ -278,35 +279,36 @@ typedef struct clv_dataset clv_dataset;
 /* Reads all files completely and checks that they fit each other. CLV_INVALID: record counts
  * differ, or a label is out of range; the message names both counts, or the first such label.
  * Inputs of rank 1 [N] become [N, 1], of rank 3 [N, H, W] become [N, 1, H, W] unless keeps_rank_3.
- * The channel is dimension 1 of the result, before flattening.
- * Each value becomes ((float)v * scale - mean[c]) / std[c] in float32, in that order (automatic
- * scale of u8: (float)v / 255). This is bit-identical to torchvision's ToTensor and Normalize.
- * For an image folder, only the names and a few image headers are read. Its labels number the
- * classes, sorted by name. A broken image is CLV_DATA_LOSS, and the message names it. */
+ * The channel is dimension 1 of the result, before flattening. Each value v of channel c is
+ * normalised to ((float)v * scale - mean[c]) / std[c] in float32, in that order (automatic scale of
+ * u8: (float)v / 255). This is bit-identical to torchvision's ToTensor and Normalize. For an image
+ * folder, only the names and a few image headers are read; labels are class numbers in the order of
+ * the class names. A broken image is CLV_DATA_LOSS, and the message names it. */
 clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret,
                           clv_err *err) CLV_USE_RESULT;
 void clv_dataset_free(clv_dataset *ds);
 void clv_dataset_freep(clv_dataset **ds);
 
 size_t clv_dataset_count(const clv_dataset *ds);
-/* Returns how many records of the file were left out because kept_set_bits does not have their
- * set. */
+/* Returns how many records of the file were left out because kept_set_bits excludes the set that
+ * they are in. */
 size_t clv_dataset_other_set_count(const clv_dataset *ds);
 bool clv_dataset_has_labels(const clv_dataset *ds);
 /* Returns the number of named classes (images, texts, documents); 0 for other formats. */
 size_t clv_dataset_class_count(const clv_dataset *ds);
 const char *clv_dataset_class_name(const clv_dataset *ds, size_t class);
-/* Returns the number of labels of a record that has several (clv_table_options.targets); 0: a
- * record has one label. A label is a column of y. */
+/* Returns the number of targets if each record has several labels (clv_table_options.targets), one
+ * for each target and column of y; 0: a record has one label. */
 size_t clv_dataset_target_count(const clv_dataset *ds);
 const char *clv_dataset_target_name(const clv_dataset *ds, size_t target);
-/* Returns the number of classes of a target, 2 for yes or no; 0: it is a number. */
+/* Returns the number of classes of a target, 2 for yes or no; 0: the target is a number. */
 size_t clv_dataset_target_class_count(const clv_dataset *ds, size_t target);
 const char *clv_dataset_target_class_name(const clv_dataset *ds, size_t target, size_t class);
-/* Returns true if a record has a label of a target; false: it is missing (CLV_MISSING_MASK). */
+/* Returns true if a record has a label of a target; false: the label is missing
+ * (CLV_MISSING_MASK). */
 bool clv_dataset_has_target(const clv_dataset *ds, size_t target, size_t record);
 /* Returns the class that a record has in a target; -1: the target is a number, or the record has no
- * label of it. */
+ * label of the target. */
 int64_t clv_dataset_target_class(const clv_dataset *ds, size_t target, size_t record);
 /* Returns the path of an image relative to the folder, as in "cat/1.png"; NULL: another format. */
 const char *clv_dataset_image_path(const clv_dataset *ds, size_t record);
@@ -347,8 +349,8 @@ typedef struct clv_kept_page {
 size_t clv_dataset_kept_page_count(const clv_dataset *ds);
 const clv_kept_page *clv_dataset_kept_page(const clv_dataset *ds, size_t page);
 /* For a record of a kept page, returns [*ret_n] the index of the word that each token represents,
- * or CLV_LABEL_IGNORED. A word is represented by one token of all windows: its first token, in the
- * window where the word would have its label. */
+ * or CLV_LABEL_IGNORED for a token that represents no word. A word is represented by one token of
+ * all windows: its first token, in the window in which training would label the word. */
 const int32_t *clv_dataset_token_word_indices(const clv_dataset *ds, size_t record, size_t *ret_n);
 /* Returns the number of token ids of the tokenizer; 0 without a tokenizer. */
 int64_t clv_dataset_vocab_size(const clv_dataset *ds);
@@ -391,12 +393,13 @@ clv_data_input clv_dataset_input(const clv_dataset *ds, size_t k, size_t n);
 clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *record_indexes, size_t n,
                         clv_tensor *x, clv_tensor *y, clv_err *err) CLV_USE_RESULT;
 
-/* As clv_batch_fill, but fills all inputs, x: [clv_dataset_input_count], and draws random crops,
- * flips and masked tokens for training. The draws depend only on (seed, epoch, record), not on
- * threads or the position in the batch. draw NULL: as for an evaluation, nothing is random. */
+/* Seed and epoch, by which random crops, flips and masked tokens are drawn for training. */
 typedef struct clv_draw_seed {
   uint64_t seed, epoch;
 } clv_draw_seed;
+/* As clv_batch_fill, but fills all inputs, x: [clv_dataset_input_count], and draws random crops,
+ * flips and masked tokens for training. The draws depend only on (seed, epoch, record), not on
+ * threads or the position in the batch. draw NULL: as for an evaluation, nothing is random. */
 clv_code clv_batch_fill_inputs(const clv_dataset *ds, const clv_draw_seed *draw,
                                const uint32_t *record_indexes, size_t n, clv_tensor *const *x,
                                clv_tensor *y, clv_err *err) CLV_USE_RESULT;
@@ -405,7 +408,7 @@ clv_code clv_batch_fill_inputs(const clv_dataset *ds, const clv_draw_seed *draw,
  * value */
 enum { CLV_SCAN_TEXT_BYTES = 400 };
 
-/* Range and number of different values of a sample of records, as their files have them. */
+/* Range and number of different values in a sample of records, as stored in the files. */
 typedef struct clv_value_levels {
   /* number of records read; 0: the data are texts, tokens or several inputs, or no record could be
    * read */
@@ -437,7 +440,7 @@ typedef struct clv_data_columns {
 /* Range of the numbers in an input. */
 typedef struct clv_data_range {
   int64_t min, max;
-  /* index in its file of the first record that has min, and of the first that has max */
+  /* number, in its file, of the first record that has `min`, and of the first that has `max` */
   size_t min_at, max_at;
   double sum; /* sum of all numbers */
 } clv_data_range;
@@ -472,7 +475,7 @@ typedef struct clv_pad_fault {
 bool clv_dataset_has_valid_pads(const clv_dataset *ds, clv_pad_rule rule, int64_t pad,
                                 clv_pad_fault *ret);
 /* Counts that tell whether the labels of tokens are shifted by one position. Only labels at
- * positions whose next token differs from their own are compared. */
+ * positions whose token differs from the next token are compared. */
 typedef struct clv_label_shift {
   size_t n_comparable;    /* number of compared labels; 0: labels are not tokens */
   size_t n_same_position; /* number of compared labels that equal the token at their own position */
@@ -515,10 +518,10 @@ bool clv_dataset_has_record_classes(const clv_dataset *ds);
 clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind requested_kind);
 
 /* Splits all records into training and validation. Validation gets round(count * fraction) records,
- * at least one if fraction > 0. With GROUPS it gets about as many; with TIME also all other records
- * at the time of its earliest record; with COLUMN all records of CLV_SET_VALIDATION, whatever the
- * fraction. 0 <= fraction < 1. Both lists are ascending, except for SHUFFLED. CLV_INVALID: training
- * would have no record, or there are no groups, or only one. */
+ * at least one if fraction > 0. With GROUPS, validation gets about as many records; with TIME, also
+ * all other records that have the time of its earliest record; with COLUMN, all records of
+ * CLV_SET_VALIDATION, whatever the fraction. 0 <= fraction < 1. Both lists are ascending, except
+ * for SHUFFLED. CLV_INVALID: training would have no record, or there are no groups, or only one. */
 clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind kind,
                           uint64_t seed, clv_subset *ret_train, clv_subset *ret_validation,
                           clv_err *err) CLV_USE_RESULT;
@@ -538,15 +541,15 @@ void clv_subset_remove(clv_subset *s, const clv_subset *removed_records);
  * not have one class each. */
 bool clv_subset_is_one_class(const clv_dataset *ds, const clv_subset *s, int64_t *ret);
 
-/* Keeps `limit` records, drawn as for a split of this kind (GROUPS and LAST as SHUFFLED), and drops
- * the others. The order does not change. limit 0 keeps all. */
+/* Keeps `limit` records, drawn as for a split of this kind (for GROUPS and LAST, as for SHUFFLED),
+ * and drops the others. The order does not change. limit 0 keeps all. */
 clv_code clv_dataset_limit(clv_dataset *ds, size_t limit, clv_split_kind kind, uint64_t seed,
                            clv_err *err) CLV_USE_RESULT;
 /* Returns the number of a record in its file, from 0. It differs from `record` after
  * clv_dataset_limit. */
 size_t clv_dataset_record_number(const clv_dataset *ds, size_t record);
 
-/* ---- tables (table_encoder.c, table_learnt.c) ------------------------------------------------ */
+/* ---- encoding the records of tables (table_encoder.c, table_learnt.c) ------------------------ */
 
 /* Facts learnt from the training records of a table, which encoding any record needs: means,
  * categories, classes and the like. */
@@ -563,7 +566,7 @@ clv_code clv_dataset_learn(const clv_dataset *ds, const clv_subset *rows, clv_le
                            clv_err *err) CLV_USE_RESULT;
 /* Makes the input of each record, x: [B, elements] f32, and numbers the classes as training did.
  * CLV_DATA_LOSS: the columns are not those that were learnt. CLV_INVALID: a record has a class that
- * data.train has not. */
+ * no record of data.train has. */
 clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) CLV_USE_RESULT;
 /* Describes an input that is the index of a column. */
 typedef struct clv_index_facts {
@@ -594,8 +597,8 @@ typedef struct clv_found_table {
 } clv_found_table;
 /* Guesses the separator, the decimal mark and the use of each column of a CSV, or of lines of JSON
  * (.jsonl, .ndjson), plain or gzip. The target is the column named target, label, class, outcome,
- * y, diagnosis, response or result, else the last. Release with clv_found_table_done. CLV_INVALID:
- * it is no table. */
+ * y, diagnosis, response or result, else the last column. Release with clv_found_table_done.
+ * CLV_INVALID: the file is no table. */
 clv_code clv_table_guess_columns(const char *path, clv_found_table *ret,
                                  clv_err *err) CLV_USE_RESULT;
 void clv_found_table_done(clv_found_table *t);
@@ -606,8 +609,8 @@ typedef enum clv_column_suspicion {
   CLV_COLUMN_IS_CONSTANT,
   /* each record has a different whole number, or word, in the column, so it may be an id */
   CLV_COLUMN_NAMES_RECORDS,
-  /* the column nearly gives the target away: its correlation with the target is above 0.99 or below
-   * -0.99, or each of its few words has one class */
+  /* the column may reveal the target: its correlation with the target is above 0.99 or below -0.99,
+   * or it has few different words and all records with the same word have the same class */
   CLV_COLUMN_REVEALS_TARGET,
   CLV_COLUMN_REPEATS_IDS,        /* two records have the same id */
   CLV_COLUMN_IS_CONSTANT_TARGET, /* all records have the same label */
@@ -617,8 +620,8 @@ enum { CLV_DATE_TEXT_BYTES = 32 };
 /* Writes the day of a date as YYYY-MM-DD. days: since 1970-01-01. Returns buf. */
 const char *clv_date_text(double days, char buf[CLV_DATE_TEXT_BYTES]);
 
-/* Facts about the cells of a column. The name belongs to the dataset. Two texts are different if
- * their rows of tokens are, which a limit may cut. */
+/* Facts about the cells of a column. The name belongs to the dataset. Two texts count as different
+ * if their rows of tokens differ; the rows may be cut to max_tokens. */
 typedef struct clv_column_facts {
   const char *name;
   clv_column_use use;
@@ -629,9 +632,9 @@ typedef struct clv_column_facts {
   bool has_integers;
   size_t n_rows; /* CLV_COLUMN_INDEX: rows that an embedding needs; 0: another use */
   /* Pearson's correlation with a target of numbers or of two classes, the largest if there are
-   * several; 0: not computed */
+   * several targets; 0: not computed */
   double correlation;
-  /* first of the targets that the column gives away; NULL: none */
+  /* of several targets, the name of the first one that the column reveals; NULL: none */
   const char *revealed_target;
   clv_column_suspicion suspicion;
 } clv_column_facts;
@@ -640,14 +643,14 @@ size_t clv_dataset_column_count(const clv_dataset *ds);
 clv_code clv_dataset_column_facts(const clv_dataset *ds, const clv_subset *rows, size_t column,
                                   clv_column_facts *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Appends what was learnt as JSON, from which clv_learnt_parse restores the same bits. CLV_INVALID:
- * the text is damaged; the message has line and column. */
+/* Appends the learnt facts as JSON, from which clv_learnt_parse restores exactly the same values.
+ * CLV_INVALID (of clv_learnt_parse): the text is damaged; the message has line and column. */
 clv_code clv_learnt_write(const clv_learnt *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
-/* Return number and names of the targets in training, in the order of the model's outputs; number
- * 0: a record has one label. */
+/* Return the number and the names of the targets in training, in the order of the model's outputs;
+ * number 0: a record has one label. */
 size_t clv_learnt_target_count(const clv_learnt *l);
 const char *clv_learnt_target_name(const clv_learnt *l, size_t target);
-/* Returns the name of a class of one of several targets; NULL: there is none. */
+/* Returns the name of a class of one of several targets; NULL: there is no such class. */
 const char *clv_learnt_class_name(const clv_learnt *l, const char *target, size_t class);
 clv_code clv_learnt_parse(const char *text, size_t len, const char *label, clv_learnt **ret,
                           clv_err *err) CLV_USE_RESULT;
@@ -672,9 +675,10 @@ clv_code clv_dataset_find_duplicates(const clv_dataset *ds, const clv_subset *ro
 
 /* ---- digests (digest.c) ---------------------------------------------------------------------- */
 
-/* Parts of a dataset, each of which has a digest: its inputs ("records", or the names of inputs),
- * then "labels" if there are any. _count returns their number, _name the name of a part, _path its
- * file for messages. */
+/* Parts of a dataset, each of which has a digest: the inputs ("records", or the names of
+ * inputs), then "labels" if there are any. clv_dataset_part_count returns the number of parts,
+ * clv_dataset_part_name the name of a part, clv_dataset_part_path the file of a part, for
+ * messages. */
 size_t clv_dataset_part_count(const clv_dataset *ds);
 const char *clv_dataset_part_name(const clv_dataset *ds, size_t part_index);
 const char *clv_dataset_part_path(const clv_dataset *ds, size_t part_index);
@@ -682,9 +686,9 @@ const char *clv_dataset_part_path(const clv_dataset *ds, size_t part_index);
  * it reads all files and digests their bytes. */
 clv_code clv_dataset_digest(const clv_dataset *ds, size_t part_index, clv_sha256 *ret,
                             clv_err *err) CLV_USE_RESULT;
-/* Computes a digest of the paths, inodes, sizes and times of image files, without reading them.
- * While it stays the same, so does the digest of the records. Zeros for other formats, whose data
- * are in memory. */
+/* Computes a digest of the paths, inodes, sizes and times of image files, without reading the
+ * files. While this digest stays the same, the digest of the records does, too. Zeros for other
+ * formats, whose data are in memory. */
 clv_code clv_dataset_digest_file_stamps(const clv_dataset *ds, clv_sha256 *ret,
                                         clv_err *err) CLV_USE_RESULT;
 /* Computes a digest of the record numbers (clv_dataset_record_number), in the order of s. */
@@ -728,8 +732,8 @@ void clv_scan_result_done(clv_scan_result *s);
  * have one class each, a class has no weight, or all chances are 0. */
 clv_code clv_sampling_sums(const clv_dataset *ds, const clv_subset *rows, const double *weights,
                            size_t n_weights, double **ret, clv_err *err) CLV_USE_RESULT;
-/* As clv_sampling_sums, by the classes of one of several targets. A record without a label of it
- * has the mean chance of those with one, so an epoch draws it once on average. */
+/* As clv_sampling_sums, but by the classes of one of several targets. A record without a label of
+ * this target has the mean chance of the labelled records, so an epoch draws it once on average. */
 clv_code clv_sampling_sums_of_target(const clv_dataset *ds, const clv_subset *rows, size_t target,
                                      const double *weights, size_t n_weights, double **ret,
                                      clv_err *err) CLV_USE_RESULT;
@@ -746,7 +750,8 @@ void clv_sampling_draw(const double *sums, size_t n, uint64_t seed, uint64_t epo
 /* ---- order of records ------------------------------------------------------------------------ */
 
 /* Position in the order of records: `index` records of `epoch` have been used. The seed and this
- * position restore the order. index == count means {epoch + 1, 0}. */
+ * position restore the order. If `index` is the number of records, the position means the same as
+ * {epoch + 1, 0}. */
 typedef struct clv_cursor {
   uint64_t epoch, index;
 } clv_cursor;
@@ -757,8 +762,8 @@ typedef struct clv_batches_options {
   /* shuffle records by the permutation of the random numbers of {seed, step = epoch, layer =
    * 0xfffffff0} */
   bool shuffles;
-  /* [subset n] sums of clv_sampling_sums: an epoch draws as many records as there are, with
-   * replacement; NULL: each record comes once. Caller-owned; must outlive the batches. */
+  /* [subset n] sums of clv_sampling_sums: an epoch draws as many records as the subset has, with
+   * replacement; NULL: an epoch has each record once. Caller-owned; must outlive the batches. */
   const double *sampling_sums;
   bool drops_short_last; /* leave out the short last batch of an epoch */
   uint64_t seed;
@@ -784,7 +789,7 @@ void clv_batches_next(clv_batches *b, const uint32_t **ret_records, size_t *ret_
 clv_cursor clv_batches_cursor(const clv_batches *b);
 size_t clv_batches_per_epoch(const clv_batches *b);
 
-/* ---- the loader, which prepares batches ------------------------------------------------------ */
+/* ---- the loader, which prepares batches of records ------------------------------------------- */
 
 /* A batch of records. Its memory belongs to the loader and is valid until the next
  * clv_loader_next. */
@@ -804,7 +809,7 @@ typedef struct clv_batch {
 typedef struct clv_loader clv_loader;
 
 /* Starts one thread that prepares the next batch in a second buffer while the caller uses the
- * current one. After this call nothing is allocated any more, except for images. */
+ * current one. Later calls allocate no memory, except for images. */
 clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *options, clv_loader **ret,
                         clv_err *err) CLV_USE_RESULT;
 void clv_loader_free(clv_loader *l); /* stops the thread and frees the loader; NULL is allowed */

@@ -19,8 +19,8 @@ typedef struct clv_named_input {
   clv_dtype dtype;            /* type of the input in a batch */
   size_t elements_per_record; /* elements of one record */
   bool is_bool;               /* the u8 data are 0 and 1, and are not divided by 255 */
-  /* facts about the table's column whose index this input is; the column owns the name; n_rows 0:
-   * the input is no index */
+  /* facts about the table's index column that makes this input; the column owns the name in these
+   * facts; n_rows 0: no index column makes the input */
   clv_index_facts index_facts;
 } clv_named_input;
 
@@ -33,8 +33,8 @@ struct clv_dataset {
   clv_tensor *inputs; /* single input, in the type of its file; NULL for images and named
                               * inputs */
   clv_images *images; /* the folder of images; NULL: another format */
-  /* format text: labels and groups of the table; format table: rows of tokens that are no inputs
-   * yet; NULL: no texts */
+  /* format text: labels, classes and groups of the texts; format table: rows of tokens until they
+   * become inputs; NULL: no texts */
   clv_texts *texts;
   clv_page_set *pages;   /* format documents: windows of pages; NULL: other format */
   clv_cell_table *table; /* format table: its cells; NULL: other format */
@@ -44,8 +44,8 @@ struct clv_dataset {
   size_t n_targets;
   /* number, from 1, of the target that clv_table_options.split_target names; 0: none */
   size_t split_target;
-  /* format table: names of the inputs that its column of texts makes, static; none: its tokens are
-   * the single input */
+  /* format table: names of the inputs that the column of texts makes, static; n_text_inputs 0: the
+   * tokens of the texts are the single input */
   const char *text_inputs[CLV_TEXT_INPUTS];
   size_t n_text_inputs;
   clv_bytes class_names; /* format table: texts of `classes`, each with its NUL */
@@ -57,10 +57,10 @@ struct clv_dataset {
   /* [count] number of each record's group, time (in the order of times) or set (clv_set); NULL:
    * groups were not read */
   int64_t *groups;
-  /* number of records of the file that were dropped, because kept_set_bits does not have their
-   * set */
+  /* number of records of the file that were dropped because kept_set_bits excludes the set that
+   * they are in */
   size_t n_records_of_other_sets;
-  /* [count] number of each record in its file; NULL: the record has its index */
+  /* [count] number of each record in its file; NULL: record i has the number i */
   uint32_t *record_numbers;
   size_t count;                        /* number of records */
   clv_shape x_shape, y_shape;          /* shapes of a batch; dim[0] is set for each batch */
@@ -93,7 +93,7 @@ int64_t clv_tensor_element_as_integer(const clv_tensor *t, size_t i);
 /* Returns element i of a tensor of any number type. */
 double clv_tensor_element_as_double(const clv_tensor *t, size_t i);
 
-/* ---- formats (formats.c) --------------------------------------------------------------------- */
+/* ---- readers of the formats of datasets (formats.c) ------------------------------------------ */
 
 /* Functions that open the datasets of one format: clv_reader_NAME in format_NAME.c for each row of
  * formats.def, and clv_reader_arrays for all formats with one array per file. */
@@ -101,7 +101,7 @@ typedef struct clv_format_reader {
   /* Reads the data: fills `inputs`, `named_inputs` or `images`, `count`, the shapes, and labels and
    * classes if there are any. */
   clv_code (*open)(clv_dataset *ds, const clv_dataset_options *o, clv_err *err);
-  /* Fills ds->groups [count]. Called after `open`. */
+  /* Fills ds->groups [count]. clv_dataset_open calls it after `open`. */
   clv_code (*group)(clv_dataset *ds, const clv_dataset_options *o, clv_err *err);
   bool always_reads_groups; /* read the groups even if clv_dataset_options.reads_groups is false */
 } clv_format_reader;
@@ -111,14 +111,15 @@ extern const clv_format_reader clv_reader_arrays;
 #define CLV_DATA_FORMAT(NAME, name, ...) extern const clv_format_reader clv_reader_##name;
 #include "common/base/settings/formats.def"
 
-/* ---- normalisation (dataset.c) --------------------------------------------------------------- */
+/* ---- normalisation of inputs (dataset.c) ----------------------------------------------------- */
 
 /* Sets scale, mean and std from the options. `channels` must be set before. is_u8: the inputs are
  * u8. */
 clv_code clv_dataset_set_normalisation(clv_dataset *ds, const clv_dataset_options *o, bool is_u8,
                                        clv_err *err) CLV_USE_RESULT;
-/* Makes normalised_u16_values. A value v becomes v / 65535 if bytes are divided by 255, else v /
- * 257 * scale, because one step of a byte is 257 steps of 16 bits; then mean and std apply. */
+/* Makes the table normalised_u16_values of the normalised samples of 16 bits. A sample v is scaled
+ * to v / 65535 if samples of 8 bits are divided by 255, else to v / 257 * scale, because one step
+ * of 8 bits is 257 steps of 16 bits; then mean and std apply. */
 clv_code clv_dataset_make_normalised_u16_values(clv_dataset *ds, clv_err *err) CLV_USE_RESULT;
 
 /* ---- records whose file has one array (format_arrays.c) -------------------------------------- */
@@ -133,28 +134,30 @@ clv_code clv_arrays_set_records(clv_dataset *ds, const clv_dataset_options *o,
 clv_code clv_images_set_records(clv_dataset *ds, const clv_dataset_options *o,
                                 clv_err *err) CLV_USE_RESULT;
 
-/* ---- labels (labels.c) ----------------------------------------------------------------------- */
+/* ---- labels of records (labels.c) ------------------------------------------------------------ */
 
-/* Makes *labels the labels of ds, which then owns them. They are class numbers below n_classes. */
+/* Makes *labels the labels of ds, which then owns this tensor. The labels must be class numbers
+ * below n_classes. */
 void clv_dataset_set_labels(clv_dataset *ds, clv_tensor **labels, size_t n_classes);
 
 /* ---- several labels per record (table_targets.c) --------------------------------------------- */
 
-/* Makes the labels [count, targets] from the cells of ds->table, whose classes have the numbers of
- * `l`. */
+/* Makes the labels [count, targets] from the cells of ds->table, and numbers the classes as `l`
+ * does. */
 clv_code clv_targets_set_labels(clv_dataset *ds, const clv_learnt *l, clv_err *err) CLV_USE_RESULT;
 
 /* ---- texts of a table (table_text_inputs.c) -------------------------------------------------- */
 
-/* Notes which inputs the texts make. CLV_PRECONDITION: the model reads no tokens. */
+/* Sets ds->text_inputs, the inputs that the column of texts makes. Does nothing for a table without
+ * texts. CLV_PRECONDITION: the first layer of the model is no embedding. */
 clv_code clv_table_prepare_texts(clv_dataset *ds, const clv_dataset_options *o,
                                  clv_err *err) CLV_USE_RESULT;
-/* Makes ds->texts from the rows of tokens. Does nothing for a table without texts. */
+/* Makes ds->texts from the rows of tokens of ds->table. Does nothing for a table without texts. */
 clv_code clv_table_encode_texts(clv_dataset *ds, clv_err *err) CLV_USE_RESULT;
-/* Adds the named inputs of the texts. */
+/* Adds the inputs that ds->text_inputs names to ds->named_inputs. */
 clv_code clv_table_add_text_inputs(clv_dataset *ds, clv_err *err) CLV_USE_RESULT;
-/* Finds range and number of the texts' lengths, and counts missing texts and different rows of
- * tokens. */
+/* Finds the smallest and largest number of tokens of a text in the records `rows`, and counts
+ * missing texts and different rows of tokens. */
 clv_code clv_table_count_texts(const clv_dataset *ds, const clv_table_column *c,
                                const clv_subset *rows, clv_column_facts *f,
                                clv_err *err) CLV_USE_RESULT;
@@ -174,18 +177,19 @@ void clv_dataset_mask_tokens(const clv_dataset *ds, const clv_draw_seed *draw, u
 
 /* ---- splits (split.c) ------------------------------------------------------------------------ */
 
-/* Returns the class of a record for a stratified split, which keeps the share of each class: that
- * of ds->split_target, -1 if the record has no label of it; otherwise
- * clv_dataset_has_record_classes must be true. */
+/* Returns the class of a record by which a stratified split keeps the share of each class: the
+ * class in the target ds->split_target, or -1 for a record without a label of this target. If no
+ * split_target is set, the single class of the record; then clv_dataset_has_record_classes must be
+ * true. */
 int64_t clv_dataset_split_class(const clv_dataset *ds, size_t record);
-/* Keeps the records of the sets in `set_bits`, bits 1 << clv_set. CLV_INVALID: no record is in
- * them. */
+/* Keeps the records of the sets in `set_bits`, bits 1 << clv_set. CLV_INVALID: no record is in one
+ * of these sets. */
 clv_code clv_dataset_keep_sets(clv_dataset *ds, unsigned set_bits, clv_err *err) CLV_USE_RESULT;
 
 /* ---- dropping records (keep_records.c) ------------------------------------------------------- */
 
-/* Drops all records except those of `kept_records`, which must be ascending. A dataset with kept
- * pages does not permit it. */
+/* Drops all records except those of `kept_records`, which must be ascending. Not for a dataset with
+ * kept pages. */
 clv_code clv_dataset_keep_records(clv_dataset *ds, const clv_subset *kept_records,
                                   clv_err *err) CLV_USE_RESULT;
 
@@ -200,12 +204,12 @@ void clv_dataset_set_groups(clv_dataset *ds, const clv_bytes *group_numbers);
  * and x_shape. */
 clv_code clv_inputs_open(clv_dataset *ds, const clv_dataset_options *o,
                          clv_err *err) CLV_USE_RESULT;
-/* Adds an input after those that ds has. Takes ownership of *data, whose type decides the type of a
- * batch. */
+/* Adds an input to the end of ds->named_inputs. Takes ownership of *data, whose type decides the
+ * type of a batch. */
 clv_code clv_inputs_add(clv_dataset *ds, const char *name, const char *path, clv_tensor **data,
                         clv_err *err) CLV_USE_RESULT;
-/* Adds those of the n inputs of the records that the options name. Takes ownership of their
- * tensors. */
+/* Adds the inputs that the options list by name, from the n inputs that the records can have. Takes
+ * ownership of the tensors of the added inputs. */
 clv_code clv_inputs_select(clv_dataset *ds, const clv_dataset_options *o, const char *const *names,
                            clv_tensor **const *tensors, size_t n, clv_err *err) CLV_USE_RESULT;
 void clv_inputs_free(clv_dataset *ds);

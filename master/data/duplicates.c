@@ -104,9 +104,10 @@ static int compare_keys(const void *a, const void *b) {
                 sizeof(clv_sha256));
 }
 
-/* Returns true if the records of the datasets can be compared: they have the same inputs. */
+/* Returns true if the records of two datasets can be compared: by_id: both have ids; false: both
+ * have inputs of the same kind. */
 static bool have_comparable_keys(const clv_dataset *a, const clv_dataset *b, bool by_id) {
-  bool have_both_ids = a->table && b->table && a->table->ids && b->table->ids;
+  bool have_both_ids = a->table && b->table && a->table->id_offsets && b->table->id_offsets;
   return by_id ? have_both_ids : !a->images == !b->images && a->n_named_inputs == b->n_named_inputs;
 }
 

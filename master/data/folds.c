@@ -8,7 +8,7 @@
 
 #include "master/data/dataset_int.h"
 
-/* RNG stream of this file; split.c has the list of the others. */
+/* RNG stream of the folds; a comment in split.c lists the other streams. */
 static const uint32_t fold_rng_stream = 0xfffffff5u;
 
 /* A record, or a group of records, that is dealt to a fold. */
@@ -31,7 +31,8 @@ static int compare_by_size(const void *a, const void *b) {
   return x->order < y->order ? -1 : x->order > y->order;
 }
 
-/* Lists the records, sorted by their class or group, and within it by the permutation. */
+/* Lists the records, sorted by class or group, and within a class or group by their position in the
+ * permutation. */
 static clv_code list_fold_items(const clv_dataset *ds, clv_split_kind kind, uint64_t seed,
                                 fold_item **ret, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *order = NULL;

@@ -57,8 +57,8 @@ static clv_code open_image_files(clv_dataset *ds, const clv_dataset_options *o, 
   CLV_AUTO(clv_image_folder_done) clv_image_folder folder = {0};
   const clv_cell_table *t = ds->table;
   size_t n = o->limit ? CLV_MIN(o->limit, t->count) : t->count;
-  CLV_TRY(clv_image_folder_list(t->image_folder_path, clv_table_id_texts(t), t->files, n, &folder,
-                                err));
+  CLV_TRY(clv_image_folder_list(t->image_folder_path, clv_table_id_texts(t), t->path_offsets, n,
+                                &folder, err));
   CLV_TRY(clv_images_open_list(o, &folder, &ds->images, err));
   return clv_images_set_records(ds, o, err);
 }
@@ -73,7 +73,7 @@ static clv_code open_table(clv_dataset *ds, const clv_dataset_options *o, clv_er
   ds->broken = ds->table->broken;
   ds->table->broken = (clv_broken_records){0};
   CLV_TRY(clv_table_prepare_texts(ds, o, err));
-  if (ds->table->files) CLV_TRY(open_image_files(ds, o, err));
+  if (ds->table->path_offsets) CLV_TRY(open_image_files(ds, o, err));
   CLV_TRY(set_labels(ds, err));
   for (size_t k = 0; o->table.split_target && k < ds->n_targets; k++)
     if (strcmp(ds->targets[k].name, o->table.split_target) == 0) ds->split_target = k + 1;
@@ -102,7 +102,7 @@ clv_code clv_dataset_learn(const clv_dataset *ds, const clv_subset *rows, clv_le
   return clv_fail(err, reason.code, "%.200s: %s", ds->inputs_path, reason.text);
 }
 
-/* Returns the session's options of the column `name`, which was learnt. */
+/* Returns the session's options of the column `name`, which must be in the table. */
 static const clv_column_options *find_column_options(const clv_dataset *ds, const char *name) {
   size_t i = 0;
   while (strcmp(ds->table->columns[i].o.name, name) != 0) i++;
@@ -127,8 +127,8 @@ static clv_code add_index_input(clv_dataset *ds, const clv_learnt *l, size_t col
   return CLV_OK;
 }
 
-/* Makes named inputs of a table with indexes, or with texts that have names. The first one has the
- * other columns. */
+/* Makes the named inputs of a table that has index columns, or texts whose inputs have names. The
+ * first input has the elements of all other columns. */
 static clv_code add_table_inputs(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = clv_steal(&ds->inputs);
   CLV_TRY(clv_alloc(CLV_DATA_MAX_INPUTS, sizeof *ds->named_inputs, &ds->named_inputs, err));
@@ -152,7 +152,7 @@ static clv_code set_inputs(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
   if (has_index_column(l) || ds->n_text_inputs) return add_table_inputs(ds, l, err);
   if (ds->texts) ds->inputs = clv_steal(&ds->texts->tokens);
   CLV_TRY(clv_arrays_set_records(ds, &options, err));
-  /* a limit may take fewer records than the table has */
+  /* clv_arrays_set_records counts all rows of the table, but a limit may have kept fewer records */
   ds->count = count;
   return CLV_OK;
 }
@@ -172,6 +172,6 @@ bool clv_dataset_index_facts(const clv_dataset *ds, size_t k, clv_index_facts *r
 }
 
 const char *clv_dataset_record_id(const clv_dataset *ds, size_t record) {
-  if (!ds->table || !ds->table->ids) return NULL;
-  return clv_table_text(ds->table, ds->table->ids, record);
+  if (!ds->table || !ds->table->id_offsets) return NULL;
+  return clv_table_text(ds->table, ds->table->id_offsets, record);
 }

@@ -88,4 +88,4 @@ clv_code clv_idx_parse(const void *data, size_t len, const char *label, size_t m
 static bool has_idx_magic(const uint8_t *head, size_t n) { return n >= 4 && !head[0] && !head[1]; }
 
 const clv_array_reader clv_array_reader_idx = {
-    .magic = "IDX (00 00 <type> <rank>)", .is_file = has_idx_magic, .read = read_idx};
+    .magic = "IDX (00 00 <type> <rank>)", .has_format = has_idx_magic, .read = read_idx};

@@ -139,7 +139,7 @@ static clv_code add_stray_file(clv_image_folder *f, const char *path, clv_err *e
   return clv_strdup(path, &f->first_stray_file, err);
 }
 
-/* Adds all images in the folder `relative_path` of the root and below it, in no order. */
+/* Adds all images in the folder `relative_path` of the root and below it, unsorted. */
 static clv_code add_images_in_folder(clv_image_folder *f, const char *relative_path, uint32_t label,
                                      int depth, clv_err *err) {
   CLV_AUTO(clv_freep) char *path = NULL;

@@ -12,7 +12,7 @@
 
 #include "master/data/data.h"
 
-/* ---- decoding (image.c, png.c, jpeg.c) ------------------------------------------------------- */
+/* ---- decoding images (image.c, png.c, jpeg.c) ------------------------------------------------ */
 
 /* Pixels of an image: rows of interleaved samples, from top to bottom. The memory is reused for the
  * next image. */
@@ -45,8 +45,8 @@ typedef struct clv_encoded_image {
 clv_code clv_image_decode(const clv_encoded_image *in, clv_pixels *ret,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Checks the width, height and channels of the image that a decoder will write, which `as` has, and
- * allocates memory for this image. The decoders call this function. */
+/* Checks the size of the image that a decoder will write, and allocates memory for this image. as:
+ * its width, height and channels. The decoders call this function. */
 clv_code clv_pixels_reserve(const clv_encoded_image *in, clv_pixels as, clv_pixels *ret,
                             clv_err *err) CLV_USE_RESULT;
 /* Grows *p to `bytes` or more. The contents are lost when it grows. */
@@ -55,7 +55,7 @@ clv_code clv_reserve_bytes(uint8_t **p, size_t *cap, size_t bytes, clv_err *err)
 clv_code clv_png_decode(const clv_encoded_image *in, clv_pixels *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_jpeg_decode(const clv_encoded_image *in, clv_pixels *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- resampling (resample.c) ----------------------------------------------------------------- */
+/* ---- resampling images (resample.c) ---------------------------------------------------------- */
 
 typedef struct clv_box {
   uint32_t x, y, width, height;
@@ -133,7 +133,7 @@ bool clv_image_is_file(const char *folder, const char *path);
 void clv_image_folder_limit(clv_image_folder *f, size_t limit);
 void clv_image_folder_done(clv_image_folder *f);
 
-/* ---- threads (thread_pool.c) ----------------------------------------------------------------- */
+/* ---- a pool of threads (thread_pool.c) ------------------------------------------------------- */
 
 typedef struct clv_thread_pool clv_thread_pool;
 
@@ -164,8 +164,8 @@ const clv_image_folder *clv_images_folder(const clv_images *im);
 void clv_images_keep_records(clv_images *im, const clv_subset *kept_records);
 /* Computes the digest of each file's bytes: ret [n]. Reads all files on the threads of the pool. */
 clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
-/* Appends a line per image: path, device, inode, size, times of data and of inode. Reads no
- * file. */
+/* Appends a line per image: path, device, inode, size, time of modification and time of inode
+ * change. Reads no file. */
 clv_code clv_images_list_file_stamps(const clv_images *im, clv_bytes *lines,
                                      clv_err *err) CLV_USE_RESULT;
 /* True if unreadable images are skipped; false: an unreadable image ends the command with an

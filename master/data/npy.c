@@ -273,4 +273,4 @@ static bool has_npy_magic(const uint8_t *head, size_t n) {
 }
 
 const clv_array_reader clv_array_reader_npy = {
-    .magic = ".npy (93 4e 55 4d 50 59)", .is_file = has_npy_magic, .read = read_npy};
+    .magic = ".npy (93 4e 55 4d 50 59)", .has_format = has_npy_magic, .read = read_npy};

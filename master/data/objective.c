@@ -10,7 +10,7 @@
 static const uint32_t mask_rng_stream = 0xfffffff3u;
 
 enum {
-  /* RNG block of draw_one_position; position i has block i, below it */
+  /* RNG block of draw_one_position, larger than any position, because position i uses block i */
   SINGLE_DRAW_RNG_BLOCK = 1 << 30
 };
 

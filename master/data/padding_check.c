@@ -87,8 +87,8 @@ bool clv_dataset_has_valid_pads(const clv_dataset *ds, clv_pad_rule rule, int64_
   return true;
 }
 
-/* Counts the labels at positions whose next token differs from their own, because only these show a
- * shift. */
+/* Counts the labels at positions whose token differs from the next token, because only such labels
+ * show whether labels are shifted. */
 static void compare_labels(const clv_dataset *ds, const clv_token_input *t, size_t record,
                            int64_t ignored_label, clv_label_shift *m) {
   for (size_t i = 0; i + 1 < t->row_len; i++) {

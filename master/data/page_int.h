@@ -120,13 +120,13 @@ void clv_page_set_free(clv_page_set *p);
 clv_code clv_page_set_open(const clv_dataset_options *o, clv_page_set **ret,
                            clv_err *err) CLV_USE_RESULT;
 
-/* Collects the windows of pages. Zero-initialise, then call _open, _add for each page, _take, and
- * _done. */
+/* Collects the windows of pages. Zero-initialise, then call clv_page_rows_open, clv_page_rows_add
+ * for each page, clv_page_rows_take, and clv_page_rows_done. */
 typedef struct clv_page_rows {
   clv_text_rows tokens; /* has the tokenizer and the special tokens, but no rows */
   clv_window_options window;
   clv_page_label_kind label_kind;
-  bool groups_by_file;   /* each file is a group; false: each page */
+  bool groups_by_file;   /* each file is a group; false: each page is one */
   bool keeps_pages;      /* keep the pages, and store word indexes in `labels` */
   int64_t ignored_label; /* label of a position that has no label */
   size_t max_bytes;

@@ -153,7 +153,7 @@ clv_code clv_page_rows_add(clv_page_rows *r, const clv_labelled_page *page, clv_
   return clv_fail(err, reason.code, "%s: %s", page->location, reason.text);
 }
 
-/* ---- tensors from rows ----------------------------------------------------------------------- */
+/* ---- making tensors from the rows of windows ------------------------------------------------- */
 
 static clv_code make_i32_tensor(const clv_ids *from, clv_shape shape, clv_tensor **ret,
                                 clv_err *err) {
@@ -231,7 +231,7 @@ void clv_page_set_free(clv_page_set *p) {
   free(p);
 }
 
-/* ---- reading the files ----------------------------------------------------------------------- */
+/* ---- reading files of pages: lines of JSON, PDFs and images ---------------------------------- */
 
 typedef struct page_file_reader {
   clv_page_rows *rows;
@@ -270,8 +270,8 @@ static clv_code read_lines(page_file_reader *r, const char *path, clv_err *err) 
   }
 }
 
-/* Writes file and page to `out`, which it empties first, as JSON members, as `cleave-master words`
- * prints them. */
+/* Replaces the contents of `out` by the JSON members "file" and "page" of a page, as `cleave-master
+ * words` prints them. */
 static clv_code format_file_and_page(clv_bytes *out, const clv_found_file *f, size_t page,
                                      clv_err *err) {
   out->len = 0;

@@ -17,10 +17,11 @@ void clv_byte_source_set_min_mapped_bytes(clv_byte_source *s, size_t bytes);
 /* Lets an array of any size be mapped, for a caller who does not write to it. */
 void clv_byte_source_map_read_only(clv_byte_source *s);
 /* Makes a tensor over the bytes of an open file from `offset` on; the file must have all of these
- * bytes. The caller must not write to it. label: for messages. */
+ * bytes. The caller must not write to the tensor. label: for messages. */
 clv_code clv_map_tensor(int fd, const char *label, size_t offset, clv_dtype dtype,
                         const clv_shape *shape, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
-/* Maps a plain .npy file as a tensor. The caller must not write to it. Errors as clv_npy_read. */
+/* Maps a plain .npy file as a tensor. The caller must not write to the tensor. Errors as
+ * clv_npy_read. */
 clv_code clv_npy_map(const char *path, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Opens a regular file. A file that begins with gzip's two magic bytes is inflated. */
@@ -70,10 +71,10 @@ typedef struct clv_array_header {
 } clv_array_header;
 
 /* Reads the data behind a header into a tensor in C order. Before it allocates memory, it checks
- * the size against max_bytes and against what the file can hold. Fails if the file has further
- * data. A plain file of elements that need no conversion is mapped, whatever its size, if it is
- * larger than max_bytes or half of the host's memory; it must not change while the tensor is in
- * use. */
+ * the size against max_bytes and against the size of the file. Fails if the file has further data.
+ * An array with more than max_bytes, or more than half of the host's memory, is mapped instead of
+ * read if the file is plain and its elements need no conversion; such a file must not change while
+ * the tensor is in use. */
 clv_code clv_byte_source_read_tensor(clv_byte_source *s, const clv_array_header *h,
                                      size_t max_bytes, clv_tensor **ret,
                                      clv_err *err) CLV_USE_RESULT;
@@ -81,9 +82,9 @@ clv_code clv_byte_source_read_tensor(clv_byte_source *s, const clv_array_header 
 /* The reader of a format with one array per file: clv_array_reader_NAME in NAME.c for each such row
  * of formats.def. */
 typedef struct clv_array_reader {
-  const char *magic;                              /* the first bytes of such a file, for messages */
-  bool (*is_file)(const uint8_t *head, size_t n); /* true if a file that begins with these n bytes
-                                                   * has this format */
+  const char *magic; /* the first bytes of such a file, for messages */
+  /* true if a file that begins with these n bytes has this format */
+  bool (*has_format)(const uint8_t *head, size_t n);
   /* Reads the array of an open source. *ret_is_bool: the elements are NumPy's bool, 0 and 1 in a u8
    * tensor; may be NULL. The caller sets *ret_is_bool to false before. */
   clv_code (*read)(clv_byte_source *s, size_t max_bytes, clv_tensor **ret, bool *ret_is_bool,

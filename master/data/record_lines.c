@@ -124,8 +124,8 @@ clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *
   return open_source(&s, separator, SIZE_MAX, ret, err);
 }
 
-/* As count_csv_bytes, but faster, for a record without a quote in the rest of this piece, as most
- * are. Returns 0 if there is a quote. */
+/* As count_csv_bytes, but faster, because it does not parse quotes. Returns 0 if the rest of the
+ * line in this piece has a quote, or is within quotes. */
 static size_t count_unquoted_bytes(clv_record_lines *l, bool *ret_has_ended) {
   const char *from = l->piece + l->at;
   size_t n = l->n_piece_bytes - l->at;

@@ -9,7 +9,7 @@
 
 #include "master/data/dataset_int.h"
 
-/* RNG stream of the draws; split.c has the list of the others. */
+/* RNG stream of the draws; a comment in split.c lists the other streams. */
 static const uint32_t sampling_rng_stream = 0xfffffff6u;
 
 static int compare_classes(const void *a, const void *b) {
@@ -30,20 +30,22 @@ static size_t count_classes_below(const int64_t *sorted_classes, size_t n, int64
   return low;
 }
 
-/* Records whose chances go by their classes: a record's own, or those of one of several targets. */
+/* Records that are drawn by class: by the record's single class, or by its class in one of several
+ * targets. */
 typedef struct drawn_records {
   const clv_dataset *ds;
   const clv_subset *rows;
   size_t target; /* number of the target, from 1; 0: a record has one class */
 } drawn_records;
 
-/* Returns the class of the i-th record; -1: it has no label of the target. */
+/* Returns the class of the i-th record; -1: the record has no label of the target. */
 static int64_t class_of(const drawn_records *r, size_t i) {
   return r->target ? clv_dataset_target_class(r->ds, r->target - 1, r->rows->index[i])
                    : clv_dataset_split_class(r->ds, r->rows->index[i]);
 }
 
-/* Sets the chance of each record to 1 / n_class. */
+/* Sets the chance of each record to 1 divided by the number of records of its class, so that each
+ * class is drawn equally often. */
 static clv_code set_chances_by_class_count(const drawn_records *r, double *chances, clv_err *err) {
   CLV_AUTO(clv_freep) int64_t *sorted = NULL;
   const clv_subset *rows = r->rows;
@@ -78,7 +80,7 @@ static clv_code set_chances_by_class(const drawn_records *r, const double *weigh
                                      size_t n_weights, double *chances, clv_err *err) {
   for (size_t i = 0; i < r->rows->n; i++) {
     int64_t class = class_of(r, i);
-    if (class < 0 && r->target) continue; /* average_unlabelled sets it */
+    if (class < 0 && r->target) continue; /* average_unlabelled sets the chance of this record */
     if (class < 0 || (uint64_t) class >= n_weights)
       return clv_fail(err, CLV_INVALID,
                       "record %zu has class %lld, and there are weights of %zu classes, from 0",
@@ -89,7 +91,7 @@ static clv_code set_chances_by_class(const drawn_records *r, const double *weigh
   return CLV_OK;
 }
 
-/* Sets the chance of each record without a label of the target to the mean of the others. */
+/* Sets the chance of each record without a label of the target to the mean chance of the others. */
 static void average_unlabelled(const drawn_records *r, double *chances) {
   double sum = 0;
   size_t n = 0;
@@ -102,7 +104,8 @@ static void average_unlabelled(const drawn_records *r, double *chances) {
     if (class_of(r, i) < 0) chances[i] = n ? sum / (double)n : 0;
 }
 
-/* Adds to each chance those before it. Returns true if the sum is above 0 and finite. */
+/* Adds to each chance the chances of all records before it. Returns true if the total is above 0
+ * and finite. */
 static bool accumulate_chances(double *chances, size_t n) {
   for (size_t i = 1; i < n; i++) chances[i] += chances[i - 1];
   return n && chances[n - 1] > 0 && chances[n - 1] <= DBL_MAX;

@@ -58,8 +58,8 @@ static bool is_missing_label(const clv_dataset *ds, const clv_tensor *t, size_t 
          ds->table->targets[at % ds->n_targets]->o.missing == CLV_MISSING_MASK;
 }
 
-/* Returns the first element of a record that is not finite and no missing label; the index behind
- * the record: there is none. */
+/* Returns the index of the first element of a record that is neither finite nor a missing label;
+ * the index of the first element after the record: there is none. */
 static size_t find_not_finite(const clv_dataset *ds, const clv_tensor *t, size_t record) {
   size_t row = values_per_record(t), size = clv_dtype_size(t->dtype), i = record * row;
   if (is_record_finite(t, record)) return i + row;

@@ -128,7 +128,7 @@ static clv_code merge_parts(const clv_cell_table *t, const clv_sorted_values *pa
   return finish_writer(w, ret, err);
 }
 
-/* ---- sorting --------------------------------------------------------------------------------- */
+/* ---- sorting the numbers of a column --------------------------------------------------------- */
 
 /* Reads at most max_n numbers that are not missing, from rows->index[*at] on, and sorts them. */
 static size_t sort_part(const clv_cell_table *t, const clv_table_column *from,
@@ -142,8 +142,9 @@ static size_t sort_part(const clv_cell_table *t, const clv_table_column *from,
   return n;
 }
 
-/* Sorts the numbers part by part. v: [max_n] the first part, sorted; later scratch memory. at:
- * index in `rows` behind the first part. */
+/* Sorts more numbers than fit into memory: sorts them part by part, then merges the parts. v:
+ * [max_n] the first part, already sorted; then memory for the other parts. at: index in `rows` of
+ * the first record after the first part. */
 static clv_code sort_on_disk(const clv_cell_table *t, const clv_table_column *from,
                              const clv_subset *rows, size_t at, double *v, size_t max_n,
                              clv_sorted_values *ret, clv_err *err) {

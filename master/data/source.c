@@ -33,8 +33,8 @@ const char *clv_wrong_format_hint(const char *label, const void *head, size_t le
 
 enum {
   STORED_CHUNK_BYTES = 65536,
-  /* Deflate cannot shrink data further than this (zlib's technical details, "maximum compression
-   * factor"), so a larger declared size is refused before memory is allocated. */
+  /* Largest ratio of decoded to compressed bytes of Deflate (zlib's technical details, "maximum
+   * compression factor"). A larger declared size is refused before memory is allocated. */
   MAX_DEFLATE_RATIO = 1032,
 };
 
@@ -269,7 +269,7 @@ static void swap_byte_order(uint8_t *at, size_t n, size_t element_bytes) {
     }
 }
 
-/* ---- from a header to a tensor --------------------------------------------------------------- */
+/* ---- making a tensor from a header and the data after it ------------------------------------- */
 
 /* Compares the size that the header declares with the size of the file. Of a gzip file only an
  * upper limit of its decoded size is known. */
@@ -295,12 +295,13 @@ static clv_code check_declared_size(const clv_byte_source *s, const char *shape,
   return CLV_OK;
 }
 
-/* Place in a tensor in C order of the next element of a file in Fortran order. */
+/* Index, in a tensor in C order, of the next element of a file in Fortran order. */
 typedef struct file_order_position {
   int rank;
   int64_t dim[CLV_MAX_RANK], at[CLV_MAX_RANK]; /* dim: extents; at: indexes of the next element */
-  size_t step[CLV_MAX_RANK];                   /* elements by which a step of each index moves */
-  size_t offset;                               /* elements before the next element */
+  /* for each index, the elements to move by when it increases by 1 */
+  size_t step[CLV_MAX_RANK];
+  size_t offset; /* index of the next element in the tensor */
 } file_order_position;
 
 static file_order_position get_first_position(const clv_shape *shape) {
@@ -392,8 +393,8 @@ void clv_byte_source_set_min_mapped_bytes(clv_byte_source *s, size_t bytes) {
   s->min_mapped_bytes = bytes;
 }
 
-/* Returns the size, in bytes, of the smallest array that is mapped instead of read: max_bytes, or
- * half of this host's memory if that is less. */
+/* Returns the size, in bytes, from which on an array is mapped instead of read: s->min_mapped_bytes
+ * if it is set, else the smaller of max_bytes and half of the host's memory. */
 static size_t find_min_mapped_bytes(const clv_byte_source *s, size_t max_bytes) {
   long n_pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
   if (s->min_mapped_bytes) return s->min_mapped_bytes;

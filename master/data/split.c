@@ -3,9 +3,9 @@
  * Splits records into training and validation, and chooses the records that a limit keeps. A split
  * depends only on the seed and the labels, so a resumed run has the same one.
  *
- * A stratified draw of n records takes one record of each class that can spare one, at most n, and
- * the rest of the n in proportion to the sizes of the classes, by largest remainder. A permutation
- * from the seed decides ties, and chooses the records within a class.
+ * A stratified draw of n records first takes one record of each class that can give one, until n
+ * records are taken. It takes the rest in proportion to the sizes of the classes, by largest
+ * remainder. A permutation from the seed decides ties, and chooses the records within a class.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -319,7 +319,7 @@ static clv_code divide_shuffled(const clv_dataset *ds, const split_draw *d, clv_
   return CLV_OK;
 }
 
-/* True if a page has several windows. They must stay together even if the session names no
+/* True if a page has several windows, which must stay in one set even if the session names no
  * groups. */
 static bool has_long_pages(const clv_dataset *ds) {
   for (size_t i = 1; ds->pages && ds->groups && i < ds->count; i++)
@@ -334,8 +334,8 @@ clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind requ
   return has_classes ? CLV_SPLIT_STRATIFIED : CLV_SPLIT_SHUFFLED;
 }
 
-/* Divides the records by their number in ds->groups, such as a time: validation has those with the
- * number `min_key` or a larger one. */
+/* Divides the records by their number in ds->groups, such as a time: validation gets the records
+ * with the number `min_key` or a larger one. */
 static clv_code divide_by_key(const clv_dataset *ds, int64_t min_key, clv_subset *ret_undrawn,
                               clv_subset *ret_drawn, clv_err *err) {
   CLV_AUTO(clv_subset_done) clv_subset undrawn = {0}, drawn = {0};
@@ -354,8 +354,8 @@ static clv_code divide_by_key(const clv_dataset *ds, int64_t min_key, clv_subset
   return CLV_OK;
 }
 
-/* Takes the n latest records for validation, and all others of the time of the earliest of these,
- * so that no time is in both sets. */
+/* Takes for validation the n latest records, and all others that have the time of the earliest of
+ * these n, so that no time is in both sets. */
 static clv_code divide_by_time(const clv_dataset *ds, size_t n, clv_subset *ret_undrawn,
                                clv_subset *ret_drawn, clv_err *err) {
   CLV_AUTO(clv_freep) int64_t *times = NULL;

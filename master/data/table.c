@@ -91,7 +91,7 @@ typedef struct table_reader {
   size_t *last_record;      /* [n_columns] number of the record that had the column last, from 1 */
   size_t group_field;       /* field with the group; SIZE_MAX: groups are not read */
   bool is_fatal;            /* the error concerns all records, so the record is not skipped */
-  /* files to which records go when a block is full; NULL: all records stay in memory */
+  /* files that receive the records whenever a block is full; NULL: all records stay in memory */
   clv_cell_files *files;
 } table_reader;
 
@@ -126,8 +126,8 @@ static clv_code fail_cell(const table_reader *r, const clv_source_cell *cell,
   return clv_cells_fail(&r->source, err, "column '%.80s' has '%s', %s", c->o.name, text, problem);
 }
 
-/* Fails because a record has no value of a column. is_absent: the record lacks the key of the
- * column as well. */
+/* Fails because a record has no value of a column. is_absent: the JSON object lacks the column's
+ * key; false: the cell is empty or marked as missing. */
 static clv_code fail_missing_value(const table_reader *r, const clv_table_column *c, bool is_absent,
                                    clv_err *err) {
   bool is_target = c->o.use == CLV_COLUMN_TARGET, is_id = c->o.use == CLV_COLUMN_ID;
@@ -230,7 +230,7 @@ static clv_code store_id(table_reader *r, const clv_source_cell *cell, const clv
                          clv_err *err) {
   if (cell->kind == CLV_CELL_MISSING) return fail_missing_value(r, c, false, err);
   CLV_TRY(check_word(r, cell, c, err));
-  r->t->ids[r->t->count] = r->t->id_texts.len;
+  r->t->id_offsets[r->t->count] = r->t->id_texts.len;
   clv_bytes_puts(&r->t->id_texts, cell->text);
   clv_bytes_add(&r->t->id_texts, "", 1);
   return r->t->id_texts.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for ids") : CLV_OK;
@@ -255,11 +255,11 @@ static clv_code store_image_path(table_reader *r, const clv_source_cell *cell,
   if (cell->kind == CLV_CELL_MISSING || is_missing(r, text, len))
     return fail_missing_value(r, c, false, err);
   CLV_TRY(check_word(r, cell, c, err));
-  t->files[t->count] = t->id_texts.len;
+  t->path_offsets[t->count] = t->id_texts.len;
   clv_bytes_add(&t->id_texts, text, len);
   clv_bytes_add(&t->id_texts, "", 1);
   if (t->id_texts.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for paths");
-  const char *path = t->id_texts.data + t->files[t->count];
+  const char *path = t->id_texts.data + t->path_offsets[t->count];
   if (!clv_image_is_path_inside(path))
     return fail_cell(r, cell, c,
                      "which leaves the folder of the images: give a path in it, without '..' "
@@ -271,10 +271,11 @@ static clv_code store_image_path(table_reader *r, const clv_source_cell *cell,
   return CLV_OK;
 }
 
-/* Sets the folder of the images: the one of the session, or the folder of the table. */
+/* Sets the folder of the images: the folder that the session names, or else the folder of the
+ * table. */
 static clv_code set_image_folder(const clv_dataset_options *o, clv_cell_table *t, clv_err *err) {
   const char *slash = o->inputs_path ? strrchr(o->inputs_path, '/') : NULL;
-  if (o->table.files) return clv_strdup(o->table.files, &t->image_folder_path, err);
+  if (o->table.image_folder) return clv_strdup(o->table.image_folder, &t->image_folder_path, err);
   CLV_TRY(clv_strdup(slash ? o->inputs_path : ".", &t->image_folder_path, err));
   if (slash) t->image_folder_path[slash == o->inputs_path ? 1 : slash - o->inputs_path] = '\0';
   return CLV_OK;
@@ -286,7 +287,8 @@ static bool is_column_unread(const table_reader *r, const clv_table_column *c) {
          (c->o.use == CLV_COLUMN_WEIGHT && c != r->t->weight);
 }
 
-/* Stores a missing value. The text that replaces a missing text is a row of tokens. */
+/* Stores that the present record has no value of the column; in a column of texts, stores the
+ * tokens of the text that replaces a missing one. */
 static clv_code set_cell_missing(const table_reader *r, clv_table_column *c, clv_err *err) {
   const char *text = c->o.value ? c->o.value : "";
   if (c->o.use == CLV_COLUMN_TEXT) return store_text(r, c, text, strlen(text), true, err);
@@ -320,7 +322,7 @@ static clv_code store_cell(table_reader *r, const clv_source_cell *cell, clv_tab
   return c->has_numbers ? store_number(r, cell, c, text, len, err) : store_word(r, cell, c, err);
 }
 
-/* ---- fields of the table --------------------------------------------------------------------- */
+/* ---- finding the columns of fields ----------------------------------------------------------- */
 
 /* Returns the key of the session that names the column with the group, the time or the set. */
 static const char *get_group_setting(const table_reader *r) {
@@ -364,7 +366,7 @@ static clv_code find_column(const table_reader *r, size_t field, int32_t *ret, c
       r->source.reader->has_late_fields ? "this record" : "the header", name);
 }
 
-/* Finds the columns of fields that the source has found since the last call. */
+/* Finds the session's column of each field that the source has found since the last call. */
 static clv_code resolve_fields(table_reader *r, clv_err *err) {
   for (; r->n_resolved_fields < r->source.fields.n; r->n_resolved_fields++) {
     const char *name = clv_field_name(&r->source.fields, r->n_resolved_fields);
@@ -390,7 +392,7 @@ static clv_code check_columns_found(const table_reader *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- records of the table -------------------------------------------------------------------- */
+/* ---- reading the records of a table ---------------------------------------------------------- */
 
 /* Grows an array with one element per record to `cap` elements. */
 #define GROW_ARRAY(array, cap, err)                                                        \
@@ -404,7 +406,7 @@ static size_t count_records(const table_reader *r) {
   return r->t->count + (r->files ? r->files->n_records : 0);
 }
 
-/* Makes room for a further record. A full block goes to the files. */
+/* Makes room for a further record. If a block of records is full, first appends it to the files. */
 static clv_code reserve_record(const table_reader *r, clv_err *err) {
   clv_cell_table *t = r->t;
   if (t->count < t->cap) return CLV_OK;
@@ -415,9 +417,9 @@ static clv_code reserve_record(const table_reader *r, clv_err *err) {
   for (size_t i = 0; i < t->n_columns; i++) {
     clv_table_column *c = &t->columns[i];
     if (c->o.use == CLV_COLUMN_ID)
-      GROW_ARRAY(t->ids, cap, err);
+      GROW_ARRAY(t->id_offsets, cap, err);
     else if (c->o.use == CLV_COLUMN_FILE)
-      GROW_ARRAY(t->files, cap, err);
+      GROW_ARRAY(t->path_offsets, cap, err);
     else if (c->has_numbers)
       GROW_ARRAY(c->numbers, cap, err);
     else if (c->o.use != CLV_COLUMN_IGNORED)
@@ -519,8 +521,8 @@ static clv_code read_cells(table_reader *r, clv_err *err) {
 }
 
 static clv_code skip_broken(table_reader *r, const clv_err *cause, clv_err *err) {
-  bool is_limit_error = cause->code == CLV_EXHAUSTED || cause->code == CLV_CANCELLED;
-  if (!r->o->skips_broken || is_limit_error || r->is_fatal || r->source.has_ended_early)
+  bool must_stop = cause->code == CLV_EXHAUSTED || cause->code == CLV_CANCELLED;
+  if (!r->o->skips_broken || must_stop || r->is_fatal || r->source.has_ended_early)
     return clv_fail(err, cause->code, "%s", cause->text);
   clv_broken_records_add(&r->t->broken, cause);
   return CLV_OK;
@@ -682,15 +684,15 @@ void clv_table_free(clv_cell_table *t) {
   }
   free(t->columns);
   free(t->targets);
-  if (!t->id_file) free(t->ids);
-  if (!t->path_file) free(t->files);
+  if (!t->id_file) free(t->id_offsets);
+  if (!t->path_file) free(t->path_offsets);
   free(t->image_folder_path);
   clv_tensor_unref(t->id_file);
   clv_tensor_unref(t->path_file);
   clv_tensor_unref(t->id_text_file);
   clv_tensor_unref(t->group_file);
   free(t->folder);
-  free(t->rows);
+  free(t->row_of_record);
   clv_bytes_done(&t->id_texts);
   clv_bytes_done(&t->groups);
   clv_text_rows_done(&t->texts);
@@ -705,11 +707,12 @@ void clv_table_freep(clv_cell_table **t) {
 
 /* Lists the rows of the kept records. The files stay as they are. */
 static clv_code keep_table_rows(clv_cell_table *t, const clv_subset *kept_records, clv_err *err) {
-  if (!t->rows) {
-    CLV_TRY(clv_alloc(kept_records->n, sizeof *t->rows, &t->rows, err));
-    memcpy(t->rows, kept_records->index, kept_records->n * sizeof *t->rows);
+  if (!t->row_of_record) {
+    CLV_TRY(clv_alloc(kept_records->n, sizeof *t->row_of_record, &t->row_of_record, err));
+    memcpy(t->row_of_record, kept_records->index, kept_records->n * sizeof *t->row_of_record);
   } else {
-    for (size_t i = 0; i < kept_records->n; i++) t->rows[i] = t->rows[kept_records->index[i]];
+    for (size_t i = 0; i < kept_records->n; i++)
+      t->row_of_record[i] = t->row_of_record[kept_records->index[i]];
   }
   t->count = kept_records->n;
   return CLV_OK;
@@ -724,8 +727,8 @@ clv_code clv_table_keep_records(clv_cell_table *t, const clv_subset *kept_record
       if (c->numbers) c->numbers[i] = c->numbers[from];
       if (c->codes) c->codes[i] = c->codes[from];
     }
-    if (t->ids) t->ids[i] = t->ids[from];
-    if (t->files) t->files[i] = t->files[from];
+    if (t->id_offsets) t->id_offsets[i] = t->id_offsets[from];
+    if (t->path_offsets) t->path_offsets[i] = t->path_offsets[from];
   }
   clv_text_rows_keep_only(&t->texts, kept_records);
   t->count = kept_records->n;

@@ -27,7 +27,7 @@ enum {
 };
 static const char json_name[] = "cells.json";
 
-/* ---- when a table is on disk ----------------------------------------------------------------- */
+/* ---- deciding whether a table is on disk ----------------------------------------------------- */
 
 /* Returns the size, in bytes, above which a table is kept on disk: a quarter of the host's memory,
  * at most CLV_DATA_MAX_BYTES. */
@@ -47,7 +47,7 @@ bool clv_table_is_on_disk(const clv_dataset_options *o) {
   return (uint64_t)st.st_size * (is_gzip ? ASSUMED_GZIP_RATIO : 1) > find_min_on_disk_bytes();
 }
 
-/* ---- the name of a folder -------------------------------------------------------------------- */
+/* ---- the name of a table's folder in the cache ----------------------------------------------- */
 
 static void append_rule(clv_bytes *out, const char *key, const char *text) {
   clv_bytes_printf(out, "%s ", key);
@@ -71,7 +71,7 @@ static void append_rules(clv_bytes *out, const clv_dataset_options *o) {
                    (unsigned long long)t->query_rows);
   append_rule(out, "query", t->query);
   append_rule(out, "group", o->text.group);
-  append_rule(out, "files", t->files);
+  append_rule(out, "files", t->image_folder);
   for (size_t i = 0; i < t->n_targets; i++) {
     clv_bytes_printf(out, "%d ", t->targets[i].task);
     append_rule(out, "target", t->targets[i].name);
@@ -131,7 +131,7 @@ static clv_code make_entry(const clv_dataset_options *o, cache_entry *e, clv_err
   return CLV_OK;
 }
 
-/* ---- folders --------------------------------------------------------------------------------- */
+/* ---- making and deleting folders of the cache ------------------------------------------------ */
 
 static void delete_folder(const char *path) {
   DIR *dir = opendir(path);
@@ -254,12 +254,13 @@ static clv_code open_cache(const clv_dataset_options *o, const cache_entry *e, c
   return CLV_OK;
 }
 
-/* Returns false if the images that the cache names may have changed: the file of one is missing, or
- * the cache left out broken records, whose files may be there now. */
+/* Returns false if the image files that the cache names may have changed: a file is missing, or the
+ * cache left out broken records, whose files may exist now. */
 static bool has_current_files(const clv_cell_table *t) {
-  for (size_t i = 0; t->files && i < t->count; i++)
-    if (!clv_image_is_file(t->image_folder_path, clv_table_text(t, t->files, i))) return false;
-  return !t->files || !t->broken.n;
+  for (size_t i = 0; t->path_offsets && i < t->count; i++)
+    if (!clv_image_is_file(t->image_folder_path, clv_table_text(t, t->path_offsets, i)))
+      return false;
+  return !t->path_offsets || !t->broken.n;
 }
 
 clv_code clv_table_open_on_disk(const clv_dataset_options *o, clv_cell_table **ret, clv_err *err) {

@@ -132,7 +132,8 @@ static clv_code learn_scale(const clv_cell_table *t, clv_sorted_values *s, size_
   return CLV_OK;
 }
 
-/* Learns the number that replaces missing ones from the present numbers, and then the scale. */
+/* Learns, from the numbers that are present, the number that replaces missing ones, and then the
+ * scale. */
 static clv_code learn_numbers(const clv_cell_table *t, const clv_table_column *from,
                               const clv_subset *rows, clv_learnt_column *c, clv_err *err) {
   CLV_AUTO(clv_sorted_values_done) clv_sorted_values s = {0};
@@ -201,7 +202,8 @@ static clv_code learn_words(const clv_cell_table *t, const clv_table_column *fro
   return choose_fill_value_index(from, counts, c, err);
 }
 
-/* Keeps the text that replaces missing ones, so that a run's texts stay those of its training. */
+/* Keeps the text that replaces missing texts, because later commands must use the same text as
+ * training. */
 static clv_code learn_text(const clv_table_column *from, clv_learnt_column *c, clv_err *err) {
   if (c->missing != CLV_MISSING_VALUE) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *c->values, &c->values, err));
@@ -295,8 +297,9 @@ size_t clv_learnt_column_element_count(const clv_learnt_column *c) {
   return n + 2 * (size_t)__builtin_popcount(c->parts) + c->has_indicator;
 }
 
-/* Interpolates between n points with ascending x, as numpy.interp does: among equal x the last
- * counts. is_mirrored: as if all x and v were negated, so that among equal x the first counts. */
+/* Returns where v lies among the n ascending numbers x: 0 at the first, 1 at the last, and linear
+ * between neighbours, as numpy.interp computes it. If several numbers equal v, the last of them
+ * counts; is_mirrored: the first. */
 static double interpolate(const double *x, size_t n, double v, bool is_mirrored) {
   size_t low = 0, high = n - 1;
   while (high - low > 1) {
@@ -490,8 +493,8 @@ static clv_code encode_in_memory(const encoding_task *g, clv_tensor **ret, clv_e
   return CLV_OK;
 }
 
-/* Fails if a number is missing where the rule of its column refuses that. The reader of a table has
- * checked it, but a file of cells may have been changed. */
+/* Fails if a number is missing in a column that refuses missing values. The reader of the table has
+ * checked this, but the cache's file of the column may have been changed since. */
 static clv_code check_no_refused_missing(const clv_cell_table *t, const table_encoder *e,
                                          size_t first, size_t n, clv_err *err) {
   for (size_t k = 0; k < e->n; k++) {

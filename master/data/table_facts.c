@@ -78,7 +78,7 @@ static int64_t target_class(const clv_dataset *ds, size_t k, uint32_t record) {
 }
 
 /* Returns target k of a record as a number: the number itself, or 0 or 1 for one of two classes.
- * NaN: the record has none. */
+ * NaN: the record has no label of the target, or the target has more classes. */
 static double target_number(const clv_dataset *ds, size_t k, uint32_t record) {
   const clv_table_column *t = target_column(ds, k);
   size_t n = ds->table->n_targets ? clv_dataset_target_class_count(ds, k) : ds->n_classes;
@@ -126,7 +126,8 @@ static clv_code check_words_determine_target(const clv_dataset *ds, const clv_ta
   return CLV_OK;
 }
 
-/* Finds the target that the column gives away most clearly, if it nearly gives one away. */
+/* Sets f->correlation to the largest correlation of the column with a target, and f->suspicion if
+ * the column reveals a target (CLV_COLUMN_REVEALS_TARGET). */
 static clv_code find_revealed_target(const clv_dataset *ds, const clv_table_column *c,
                                      const clv_subset *rows, clv_column_facts *f, clv_err *err) {
   bool has_words = !c->has_numbers, has_few_values = f->n_distinct * 2 < rows->n - f->n_missing;
@@ -152,7 +153,7 @@ static clv_code find_suspicion(const clv_dataset *ds, const clv_table_column *c,
   if (c->o.use == CLV_COLUMN_ID && f->n_distinct < rows->n) f->suspicion = CLV_COLUMN_REPEATS_IDS;
   if (!clv_column_is_input(c->o.use) || rows->n < MIN_RECORDS) return CLV_OK;
   if (f->n_distinct <= 1 && !f->n_missing) f->suspicion = CLV_COLUMN_IS_CONSTANT;
-  /* a text is another one in each record, and no word of a class */
+  /* texts usually differ in all records, so this is no reason for suspicion */
   if (c->o.use == CLV_COLUMN_TEXT) return CLV_OK;
   bool has_words = !c->has_numbers;
   if ((has_words || (f->has_integers && c->o.use != CLV_COLUMN_DATE)) &&
@@ -184,7 +185,7 @@ clv_code clv_dataset_column_facts(const clv_dataset *ds, const clv_subset *rows,
   if (c->o.use == CLV_COLUMN_TEXT) CLV_TRY(clv_table_count_texts(ds, c, rows, ret, err));
   if (!c->has_numbers && c->codes && c->o.use != CLV_COLUMN_TEXT)
     CLV_TRY(count_words(t, c, rows, ret, err));
-  if (c->o.use == CLV_COLUMN_ID) CLV_TRY(count_texts(t, t->ids, rows, ret, err));
-  if (c->o.use == CLV_COLUMN_FILE) CLV_TRY(count_texts(t, t->files, rows, ret, err));
+  if (c->o.use == CLV_COLUMN_ID) CLV_TRY(count_texts(t, t->id_offsets, rows, ret, err));
+  if (c->o.use == CLV_COLUMN_FILE) CLV_TRY(count_texts(t, t->path_offsets, rows, ret, err));
   return find_suspicion(ds, c, rows, ret, err);
 }

@@ -15,14 +15,15 @@ enum {
   /* most values of a target that is read as classes; numbers with more different values are read as
    * numbers */
   MAX_CLASSES = 20,
-  MIN_TEXT_WORDS = 4, /* fewest words that the cells of a text have on average */
+  MIN_TEXT_WORDS = 4, /* fewest words per cell, on average, of a column that is read as texts */
 };
 
-/* Forms of dates that are tried, as strptime has them; NULL: ISO 8601. */
+/* Date formats that are tried on the cells of a column, in the notation of strptime; NULL: ISO
+ * 8601. */
 static const char *const date_forms[] = {NULL, "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y"};
 enum { N_DATE_FORMS = CLV_COUNT(date_forms) };
 
-/* Counts of a column's cells, by what they could be. */
+/* Counts of a column's cells by the kinds of values that they can be read as, such as dates. */
 typedef struct column_counts {
   /* n_points, n_commas: cells that are numbers with a decimal point, or with a decimal comma */
   size_t n_present, n_points, n_commas, n_booleans;

@@ -22,8 +22,8 @@ typedef struct clv_table_column {
   bool is_read_target;  /* the column has labels, and labels are read */
   bool is_yes_or_no;    /* the labels are 0 or 1, true or false, yes or no */
   double *numbers;      /* [rows] numbers, 0 or 1 of booleans, days of dates; NaN: missing */
-  /* [rows] number of each cell in `names`, of a text its number of tokens; CLV_MISSING_CODE:
-   * missing */
+  /* [rows] for each cell: number of its word in `names`, or, in a column of texts, its number of
+   * tokens; CLV_MISSING_CODE: missing */
   int32_t *codes;
   clv_name_table names;
 } clv_table_column;
@@ -39,15 +39,15 @@ typedef struct clv_cell_table {
   size_t n_targets;
   clv_table_column *weight; /* column with the weights; NULL: weights were not read */
   /* [rows] offset of each record's id in the texts; NULL: the table has no column of ids */
-  size_t *ids;
+  size_t *id_offsets;
   /* [rows] offset of the path of each record's image in the texts, relative to `image_folder_path`;
    * NULL: no column names images */
-  size_t *files;
+  size_t *path_offsets;
   char *image_folder_path; /* folder of the images */
   clv_bytes id_texts;      /* texts of the ids and of the paths, each with its NUL */
   clv_bytes groups;        /* [rows] int64_t group numbers; empty: no groups */
-  /* [rows] rows of tokens of the column of texts, until the table is encoded; width 0: no column
-   * has texts */
+  /* rows of tokens of the column of texts, one for each record; emptied when the table is encoded;
+   * width 0: no column has texts */
   clv_text_rows texts;
   size_t count, cap; /* count: records; cap: records for which the arrays have room */
   /* folder for further files of a table on disk; NULL: the table is in memory. The mapped files
@@ -57,7 +57,7 @@ typedef struct clv_cell_table {
   size_t block_bytes; /* bytes of a block in memory; 0: the default */
   /* [count] row of each record in the columns; NULL: record i has row i, as always in a table in
    * memory */
-  uint32_t *rows;
+  uint32_t *row_of_record;
   clv_broken_records broken;
 } clv_cell_table;
 
@@ -74,8 +74,8 @@ void clv_table_freep(clv_cell_table **t);
 clv_code clv_table_new(const clv_dataset_options *o, clv_cell_table **ret,
                        clv_err *err) CLV_USE_RESULT;
 typedef struct clv_cell_files clv_cell_files;
-/* Reads a table from a file into files of cells (cells_int.h). Returns its columns, without
- * cells. */
+/* Reads a table from a file into files of cells (cells_int.h). Returns the table with its columns,
+ * without cells. */
 clv_code clv_table_read_to_files(const clv_dataset_options *o, clv_cell_files *files,
                                  clv_cell_table **ret, clv_err *err) CLV_USE_RESULT;
 /* Keeps the records of `kept_records`, which must be ascending. */
@@ -83,18 +83,19 @@ clv_code clv_table_keep_records(clv_cell_table *t, const clv_subset *kept_record
                                 clv_err *err) CLV_USE_RESULT;
 /* Returns the row of a record in the arrays of the columns. */
 static inline size_t clv_table_row(const clv_cell_table *t, size_t record) {
-  return t->rows ? t->rows[record] : record;
+  return t->row_of_record ? t->row_of_record[record] : record;
 }
 /* Returns the texts of the ids and of the paths of images. */
 static inline const char *clv_table_id_texts(const clv_cell_table *t) {
   return t->id_text_file ? t->id_text_file->data : t->id_texts.data;
 }
-/* Returns the text of a record. offsets: t->ids or t->files, and not NULL. */
+/* Returns the text of a record. offsets: t->id_offsets or t->path_offsets, and not NULL. */
 static inline const char *clv_table_text(const clv_cell_table *t, const size_t *offsets,
                                          size_t record) {
   return clv_table_id_texts(t) + offsets[clv_table_row(t, record)];
 }
-/* Returns true for an input whose cells are words, of which it encodes one of several. */
+/* Returns true for a use whose cells are words, which are encoded by the list of words that
+ * training learnt. */
 static inline bool clv_column_has_words(clv_column_use use) {
   return use == CLV_COLUMN_CATEGORY || use == CLV_COLUMN_INDEX;
 }
@@ -162,7 +163,7 @@ typedef struct clv_learnt_column {
   size_t fill_value_index;
 } clv_learnt_column;
 
-/* One of several targets. */
+/* Name and classes of a target, for records that have several. */
 typedef struct clv_learnt_target {
   char *name;     /* name of the column */
   char **classes; /* [n_classes] names of its classes, sorted as bytes; NULL: numbers, yes or no */
@@ -181,21 +182,22 @@ struct clv_learnt {
   size_t n_targets;
 };
 
-/* Limits of what a file of learnt values may have; learning obeys them as well. */
+/* Limits on the numbers of columns and values that clv_learnt_parse accepts; learning obeys them as
+ * well. */
 enum { CLV_LEARNT_MAX_COLUMNS = CLV_CSV_MAX_COLUMNS, CLV_LEARNT_MAX_VALUES = CLV_MAX_CLASS_NAMES };
 
 /* Returns the number of elements that the column has in the input of a record; 0 for an index
  * or a text, which are inputs of their own. */
 size_t clv_learnt_column_element_count(const clv_learnt_column *c);
 void clv_learnt_targets_free(clv_learnt_target *targets, size_t n);
-/* Lists the classes of all records, and no columns. */
+/* Learns the classes of all records, but no columns. */
 clv_code clv_table_learn_classes(const clv_cell_table *t, clv_learnt **ret,
                                  clv_err *err) CLV_USE_RESULT;
 /* Returns, for each code of a column, the index of its name among n sorted values; n: none of them.
  * The caller frees *ret. */
 clv_code clv_table_map_codes(const clv_table_column *from, char *const *values, size_t n,
                              size_t **ret, clv_err *err) CLV_USE_RESULT;
-/* Learns from the records of `rows`, and the classes from all records. */
+/* Learns the columns from the records of `rows`, and the classes from all records. */
 clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_learnt **ret,
                          clv_err *err) CLV_USE_RESULT;
 /* Returns the number of different numbers that an index has: one for each value, one for all values

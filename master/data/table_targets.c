@@ -30,9 +30,9 @@ const char *clv_learnt_class_name(const clv_learnt *l, const char *target, size_
   return t && class < t->n_classes ? t->classes[class] : NULL;
 }
 
-/* ---- labels ---------------------------------------------------------------------------------- */
+/* ---- labels of records with several targets -------------------------------------------------- */
 
-/* Fails because a record has a class that the training lacks. */
+/* Fails because a record has a class that no training record has. */
 static clv_code fail_unknown_class(const clv_dataset *ds, const clv_learnt_target *from,
                                    const char *target, size_t record, clv_err *err) {
   if (!from || !from->n_classes)

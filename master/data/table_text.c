@@ -11,7 +11,8 @@ bool clv_table_has_texts(const clv_table_options *o) {
   return false;
 }
 
-/* Checks that a record has one text, and that its tokens have a name if it has other inputs. */
+/* Checks that only one column has texts, that the options name a tokenizer, and that the input of
+ * tokens has a name if the table makes other inputs, too. */
 static clv_code check_columns(const clv_dataset_options *o, clv_err *err) {
   size_t n_texts = 0, n_others = 0;
   for (size_t i = 0; i < o->table.n_columns; i++) {
@@ -32,7 +33,7 @@ clv_code clv_table_open_tokenizer(const clv_dataset_options *o, clv_cell_table *
   if (!clv_table_has_texts(&o->table)) return CLV_OK;
   CLV_TRY(check_columns(o, err));
   CLV_TRY(clv_text_rows_open(&t->texts, o, err));
-  /* the labels are those of another column */
+  /* another column of the table has the labels */
   t->texts.has_labels = false;
   return CLV_OK;
 }

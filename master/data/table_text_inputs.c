@@ -8,11 +8,11 @@
 
 #include "master/data/dataset_int.h"
 
-/* ---- texts as inputs ------------------------------------------------------------------------- */
+/* ---- inputs made from texts ------------------------------------------------------------------ */
 
 static const char *const input_names[CLV_TEXT_INPUTS] = {"ids", "lengths"};
 
-/* Notes which inputs of the texts the options name. */
+/* Sets ds->text_inputs to the inputs of the texts that the options name. */
 static clv_code choose_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   bool has_ids = false;
   for (size_t i = 0; i < o->n_named_inputs; i++) {
@@ -63,7 +63,7 @@ clv_code clv_table_add_text_inputs(clv_dataset *ds, clv_err *err) {
 /* ---- facts about texts ----------------------------------------------------------------------- */
 
 /* Returns the rows of tokens, and how many tokens a row has. */
-static const int32_t *find_rows(const clv_dataset *ds, size_t *ret_width) {
+static const int32_t *find_token_rows(const clv_dataset *ds, size_t *ret_width) {
   const clv_tensor *ids = ds->inputs;
   *ret_width = ds->table->texts.width;
   if (*ret_width) return ds->table->texts.at;
@@ -73,7 +73,7 @@ static const int32_t *find_rows(const clv_dataset *ds, size_t *ret_width) {
   return ids->data;
 }
 
-/* A row of tokens, for a sort that counts different rows. */
+/* A row of tokens. Rows are sorted to count the different ones. */
 typedef struct sorted_row {
   const int32_t *at;
   size_t width;
@@ -88,7 +88,7 @@ clv_code clv_table_count_texts(const clv_dataset *ds, const clv_table_column *c,
                                const clv_subset *rows, clv_column_facts *f, clv_err *err) {
   CLV_AUTO(clv_freep) sorted_row *sorted = NULL;
   size_t n = 0, width;
-  const int32_t *at = find_rows(ds, &width);
+  const int32_t *at = find_token_rows(ds, &width);
   CLV_TRY(clv_alloc(rows->n + 1, sizeof *sorted, &sorted, err));
   for (size_t i = 0; i < rows->n; i++) {
     int32_t length = c->codes[rows->index[i]];

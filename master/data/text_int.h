@@ -25,7 +25,7 @@ const char *clv_key_list_finish(clv_key_list *k);
 /* Lists the keys of a JSON object that was parsed without error. Returns ret->text. */
 const char *clv_key_list_of_object(const clv_json *object, clv_key_list *ret);
 
-/* ---- tables (csv.c) -------------------------------------------------------------------------- */
+/* ---- parsing CSV (csv.c) --------------------------------------------------------------------- */
 
 enum { CLV_CSV_MAX_COLUMNS = 16384 /* most columns of a table */ };
 
@@ -63,7 +63,7 @@ typedef struct clv_text_rows {
   size_t n, cap;
   clv_ids lengths;    /* [n] number of tokens in each row, without pads */
   clv_bytes cut_rows; /* [n] 1 for each row whose text was cut, else 0 */
-  clv_ids text_ids;   /* tokens of the text that was added last, not cut */
+  clv_ids text_ids;   /* all tokens of the text that was added last, before any cut */
   bool has_labels;    /* each row has a class */
   clv_bytes labels;   /* [n] class names, each with its NUL */
   clv_bytes groups;   /* [n] int64_t group numbers; empty: no groups */
@@ -72,11 +72,13 @@ typedef struct clv_text_rows {
   clv_broken_records broken; /* skipped records */
 } clv_text_rows;
 
-/* Handles a record that failed with *cause. Returns CLV_OK if the record was counted and skipped;
- * otherwise *cause, because skips_broken is false or the error is a limit. */
+/* Handles a record that failed with *cause. Returns CLV_OK if the record was counted and skipped.
+ * Returns the error *cause if skips_broken is false, or if the error is not about the record, such
+ * as a limit of memory. */
 clv_code clv_text_rows_skip_broken(clv_text_rows *r, const clv_err *cause,
                                    clv_err *err) CLV_USE_RESULT;
-/* Fails if all records were skipped as broken. A reader that has no rows at its end calls it. */
+/* Fails if broken records were skipped. A reader calls it when it has no rows at the end of its
+ * file. */
 clv_code clv_text_rows_check_broken(const clv_text_rows *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_text_rows_open(clv_text_rows *r, const clv_dataset_options *o,
                             clv_err *err) CLV_USE_RESULT;
@@ -98,7 +100,7 @@ clv_code clv_text_rows_add(clv_text_rows *r, const int32_t *ids, size_t n,
 /* Adds the row of a text. Errors as clv_tokenizer_encode. */
 clv_code clv_text_rows_add_text(clv_text_rows *r, const char *text, size_t len,
                                 clv_err *err) CLV_USE_RESULT;
-/* Drops the rows from row n on, of which n_truncated texts before were cut. */
+/* Drops all rows but the first n. n_truncated: how many texts of the first n rows were cut. */
 void clv_text_rows_drop(clv_text_rows *r, size_t n, size_t n_truncated);
 /* Keeps the rows of `kept`, which must be ascending. Does nothing if there are no rows. */
 void clv_text_rows_keep_only(clv_text_rows *r, const clv_subset *kept);

@@ -62,7 +62,7 @@ static const char *format_file_and_line(const char *label, size_t line, char *te
   return text;
 }
 
-/* ---- tables of CSV --------------------------------------------------------------------------- */
+/* ---- reading records of CSV ------------------------------------------------------------------ */
 
 static clv_code note_header_column(const text_table *t, const clv_csv *c, size_t line,
                                    const char *name, csv_columns *ret, clv_err *err) {
@@ -197,7 +197,7 @@ static clv_code read_json_line(text_table *t, const clv_text_record *r, clv_err 
                                                  * joined */
   const char *text = r->text + n_bom_bytes;
   size_t len = r->len - n_bom_bytes;
-  /* without the line end, so that a position in an error is never behind this line */
+  /* excludes the line end, so that an error at the end of the record names this line */
   len -= len && text[len - 1] == '\n';
   if (strspn(text, " \t\r\n") >= len) return CLV_OK;
   clv_json j = {.label = t->rows->path, .text = text, .len = len, .lines_before = r->lines_before};

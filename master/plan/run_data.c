@@ -113,7 +113,7 @@ static clv_code make_table_options(const clv_session_config *c, clv_column_optio
                              .query = d->table.query,
                              .query_seconds = (uint32_t)d->table.query_seconds,
                              .query_rows = d->table.query_rows,
-                             .files = d->table.files};
+                             .image_folder = d->table.files};
   return CLV_OK;
 }
 

@@ -149,7 +149,7 @@ clv_code clv_codepoints_to_utf8(const clv_codepoints *p, clv_bytes *out, clv_err
                      : CLV_OK;
 }
 
-/* ---- normal forms ---------------------------------------------------------------------------- */
+/* ---- Unicode normal forms -------------------------------------------------------------------- */
 
 static int get_combining_class(int32_t c) { return utf8proc_get_property(c)->combining_class; }
 

@@ -108,7 +108,7 @@ clv_token_step clv_bert_normalizer(bool lowers, clv_accents accents) {
       .choice = accents};
 }
 
-/* ---- normal forms ---------------------------------------------------------------------------- */
+/* ---- Unicode normal forms -------------------------------------------------------------------- */
 
 static clv_code apply_nfc(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
   (void)s;
@@ -232,8 +232,8 @@ static clv_code replace_matches(const clv_token_step *s, clv_codepoints *p, clv_
 
 /* ---- Precompiled, which replaces texts by a table -------------------------------------------- */
 
-/* Appends the text that replaces the n code points at `at`, if the table has a key with which they
- * begin. *ret_is_mapped: the table has such a key. `key`: scratch memory. */
+/* Appends the text that replaces the n code points at `at`, if these begin with a key of the table;
+ * then *ret_is_mapped is true. `key`: scratch memory. */
 static clv_code map_cluster(const clv_charsmap *m, const int32_t *at, size_t n, clv_bytes *key,
                             clv_codepoints *out, bool *ret_is_mapped, clv_err *err) {
   *ret_is_mapped = false;

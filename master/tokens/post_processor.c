@@ -15,7 +15,7 @@ typedef struct parsed_processor {
   clv_bytes before, after; /* names of the special tokens of a template; empty: none */
   /* id of the template's element that was read last: a special token, or A for the text */
   clv_bytes id;
-  int64_t type; /* type_id of this element */
+  int64_t type; /* type_id of the element that was read last */
   /* n_texts: number of texts of a template read so far; n_tokens: number of special tokens read
    * since the text, or, before the text, since the beginning */
   int n_texts, n_tokens;

@@ -40,7 +40,8 @@ typedef struct pending_part {
   bool is_match;
 } pending_part;
 
-/* True if `behavior` merges the next part with the pending one. is_match: of the next part. */
+/* True if `behavior` merges the next part with the pending part. is_match: the next part is a
+ * match. */
 static bool must_merge(size_t behavior, const pending_part *p, bool is_match) {
   if (p->begin == p->end) return false;
   if (behavior == CLV_SPLIT_CONTIGUOUS) return is_match == p->is_match;

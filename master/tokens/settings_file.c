@@ -26,7 +26,7 @@ typedef struct settings_reader {
 } settings_reader;
 
 typedef struct setting_row {
-  /* names of keys, with a blank between two; "*_token": all keys that end so and have no row of
+  /* names of keys, separated by blanks; "*_token": all keys that end with _token and have no row of
    * their own */
   const char *keys;
   clv_code (*read)(settings_reader *s, const struct setting_row *row, clv_err *err);

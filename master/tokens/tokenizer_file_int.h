@@ -56,7 +56,7 @@ clv_code clv_token_file_read_keys_at(clv_token_file *f, const clv_json *at, cons
 /* Reads the value of the key `type` of the next object into f->text. Leaves f->j where it was. */
 clv_code clv_token_file_find_type(clv_token_file *f, const char *object_name,
                                   clv_err *err) CLV_USE_RESULT;
-/* True if f->text is this text. */
+/* True if f->text equals `text`. */
 bool clv_token_file_text_equals(const clv_token_file *f, const char *text);
 /* Returns the byte of the file where the next value begins, for messages. */
 size_t clv_token_file_position(clv_token_file *f);

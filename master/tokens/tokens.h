@@ -65,7 +65,7 @@ clv_code clv_tokenizer_check_settings(const clv_tokenizer *t, const char *text, 
 /* A row of the table that says how the keys of a tokenizer_config.json and a
  * special_tokens_map.json are treated. Texts are static. */
 typedef struct clv_tokenizer_setting {
-  /* names of keys, with a blank between two; "*_token": all other keys that end so */
+  /* names of keys, separated by blanks; "*_token": all other keys that end with _token */
   const char *keys;
   const char *outcome; /* treatment of these keys, such as "harmless" or "refused where" */
   const char *reason;

@@ -114,7 +114,7 @@ bool clv_prefix_search_add_byte(const clv_vocab *v, clv_prefix_search *w, char b
 /* Returns the token that equals the prefix; NULL: there is none. */
 const clv_vocab_entry *clv_prefix_search_token(const clv_vocab *v, const clv_prefix_search *w);
 
-/* ---- tokens in raw text (added_tokens.c) ----------------------------------------------------- */
+/* ---- added tokens, such as [SEP], in a text (added_tokens.c) --------------------------------- */
 
 /* Flags of an added token, each a key of its object in a tokenizer.json; then the most bytes that
  * an added token may have. */
@@ -347,7 +347,7 @@ clv_code clv_tokenizer_check_folder(const clv_tokenizer *t, const char *path,
 clv_code clv_encoding_reserve(clv_encoding *e, size_t n, clv_err *err) CLV_USE_RESULT;
 void clv_encoding_done(clv_encoding *e);
 
-/* ---- models ---------------------------------------------------------------------------------- */
+/* ---- encoding pieces by the models ----------------------------------------------------------- */
 
 /* Encodes a piece from the pre_tokenizer with the tokenizer's model. Appends the ids to e->out. */
 clv_code clv_model_encode(clv_encoding *e, const char *text, size_t len,

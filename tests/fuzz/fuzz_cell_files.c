@@ -73,7 +73,7 @@ static clv_dataset_options make_options(void) {
                                      .n_columns = CLV_COUNT(columns),
                                      .targets = targets,
                                      .n_targets = CLV_COUNT(targets),
-                                     .files = "tests/fuzz/corpus/image"}};
+                                     .image_folder = "tests/fuzz/corpus/image"}};
   for (int set = 0; set < CLV_SET_COUNT; set++)
     o.set_values[set] = (clv_set_values){&set_names[set], 1};
   return o;
@@ -156,8 +156,8 @@ static void check_table(clv_cell_table *t) {
   clv_err err = {0};
   NEVER(t->count != all.n);
   for (size_t i = 0; i < t->count; i++) {
-    NEVER(strlen(clv_table_text(t, t->ids, i)) >= t->id_text_file->n);
-    NEVER(!clv_image_is_path_inside(clv_table_text(t, t->files, i)));
+    NEVER(strlen(clv_table_text(t, t->id_offsets, i)) >= t->id_text_file->n);
+    NEVER(!clv_image_is_path_inside(clv_table_text(t, t->path_offsets, i)));
   }
   if (clv_table_learn(t, &all, &l, &err) != CLV_OK || clv_table_encode(t, l, &x, &err) != CLV_OK) {
     NEVER(!err.text[0]);

@@ -132,8 +132,8 @@ static void check_targets(clv_cell_table *t, const clv_learnt *l) {
 
 /* Checks that the paths of images stay in their folder, and that the weights are not negative. */
 static void check_paths_and_weights(const clv_cell_table *t) {
-  for (size_t i = 0; t->files && i < t->count; i++)
-    NEVER(!clv_image_is_path_inside(clv_table_text(t, t->files, i)));
+  for (size_t i = 0; t->path_offsets && i < t->count; i++)
+    NEVER(!clv_image_is_path_inside(clv_table_text(t, t->path_offsets, i)));
   for (size_t i = 0; t->weight && i < t->count; i++) NEVER(!(t->weight->numbers[i] >= 0));
 }
 
@@ -319,7 +319,7 @@ static void parse_table(unsigned options, const clv_bytes *text) {
                 .n_targets = options & HAS_TARGETS ? CLV_COUNT(targets) : 0,
                 .missing_marks = marks,
                 .n_missing_marks = options & HAS_MARKS ? CLV_COUNT(marks) : 0,
-                .files = "tests/fuzz/corpus/image",
+                .image_folder = "tests/fuzz/corpus/image",
                 .ignores_unlisted_columns = options & IGNORES_OTHERS,
                 .has_decimal_comma = options & HAS_DECIMAL_COMMA}};
   for (int set = 0; set < CLV_SET_COUNT; set++)

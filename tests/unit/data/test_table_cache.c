@@ -391,7 +391,7 @@ static size_t count_images(const clv_dataset_options *o) {
   for (size_t i = 0; i < n; i++) {
     char want[20];
     snprintf(want, sizeof want, "%s.png", clv_dataset_record_id(ds, i));
-    assert_string_equal(clv_table_text(ds->table, ds->table->files, i), want);
+    assert_string_equal(clv_table_text(ds->table, ds->table->path_offsets, i), want);
   }
   clv_dataset_free(ds);
   return n;
