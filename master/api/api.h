@@ -14,7 +14,7 @@
 
 /* Loads a session file for a command that needs only its workers. Also accepts the session file of
  * a program, which lacks the keys that say what is trained and how. */
-clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
+clv_code cleave_config_load(const char *path, const clv_config_overrides *overrides,
                             clv_session_config **ret, clv_err *err) CLV_USE_RESULT;
 
 /* number of bulk lanes of each link of a session, which carry large tensors in chunks */
@@ -81,10 +81,10 @@ clv_code clv_layer_keys(const clv_key *session, const char *network_name, uint64
 typedef struct cleave_cached {
   const cleave_module *from, *to;
   clv_sha256 key; /* digest that identifies the cache at the worker */
-  /* records: number of records, above each number in `rows`; keep_s: seconds for which the worker
+  /* records: number of records, above each of record_numbers; keep_s: seconds for which the worker
    * keeps the cache while no session uses it */
   uint64_t records, keep_s;
-  const int64_t *rows; /* [n] record number of each row */
+  const int64_t *record_numbers; /* [n] record number of each row */
   size_t n;
 } cleave_cached;
 

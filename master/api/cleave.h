@@ -206,8 +206,8 @@ typedef enum cleave_sending_kind {
 typedef struct cleave_sending {
   cleave_sending_kind kind;
   const char *worker; /* receiver */
-  /* LEAF: module that is called with it, "" if it is sent before a call. WEIGHTS, VALUE, GRADIENT,
-   * CACHED: module whose tensor it is. FAILURE: module that has failed, or "" */
+  /* LEAF: module that is called with the leaf, "" if the leaf is sent before a call. WEIGHTS,
+   * VALUE, GRADIENT, CACHED: module whose tensor it is. FAILURE: module that has failed, or "" */
   const char *module;
   /* LEAF: index of the input of `module`; VALUE, GRADIENT: index of the output of `module`; CACHED:
    * 0: rows, 1: their numbers */
@@ -447,8 +447,9 @@ typedef struct cleave_link_totals {
 } cleave_link_totals;
 CLEAVE_API void cleave_get_link_totals(cleave_runtime *runtime, cleave_link_totals *ret_totals);
 
-/* Measurement of a link. Rates count tensors over 64 KiB since the last call, during the time in
- * which any were in flight: the rates of the link if it is the bottleneck. 0: no such tensor. */
+/* Measurement of a link. The rates are those of tensors over 64 KiB since the last cleave_measure,
+ * over the time in which such a tensor was in flight: the rates of the link if the link is the
+ * bottleneck. 0: no such tensor was sent. */
 typedef struct cleave_link_measure {
   double round_trip_s, up_bytes_s, down_bytes_s;
 } cleave_link_measure;
@@ -555,9 +556,9 @@ typedef struct cleave_module_options {
   /* Requires that inputs are at the module's node already; false: inputs are sent to the node. A
    * call that violates this is refused; the message has the node of each input and what to do. */
   bool local_only;
-  /* [n_direct_to] other workers that its node may exchange values and gradients with directly.
-   * NULL: all other workers if the session says `transfer: direct`, else none. A list with 0 names:
-   * none. */
+  /* [n_direct_to] other workers with which the module's node may exchange values and gradients
+   * directly. NULL: all other workers if the session says `transfer: direct`, else none. A list
+   * with 0 names: none. */
   const char *const *direct_to;
   size_t n_direct_to;
   /* Weights from the worker's own disk in place of initial values. artifact: name, in its
@@ -621,7 +622,7 @@ typedef struct cleave_lora {
   uint32_t r;     /* rank, at least 1 */
   double alpha;   /* above 0 */
   double dropout; /* probability in training, from 0 to below 1 */
-  bool rslora;    /* the factor is alpha / sqrt(r) */
+  bool rslora;    /* the outputs of adapters are scaled by alpha / sqrt(r), not alpha / r */
 } cleave_lora;
 
 /* A parameter that two modules share, as a decoder and an embedding share a table. It has one set
@@ -730,7 +731,7 @@ CLEAVE_API const char *cleave_module_device(const cleave_module *module); /* suc
 /* Name of parameter or buffer `index`; NULL: no such index. */
 CLEAVE_API const char *cleave_module_weight_name(const cleave_module *module, size_t index);
 
-/* A parameter or buffer. */
+/* Description of a parameter or buffer. */
 typedef struct cleave_parameter {
   size_t size;      /* sizeof(cleave_parameter), set by the caller */
   const char *name; /* valid as long as the module */
@@ -800,8 +801,8 @@ CLEAVE_API cleave_status cleave_weight_write_async(cleave_runtime *runtime, clea
                                                    uint64_t deadline_ms, cleave_future *ret_future,
                                                    cleave_error *error) CLEAVE_RESULT;
 
-/* Kind of state: a module's state_dict, or that of its optimiser. The latter has for each
- * parameter, in a group or not, as many moments as the group with the most, under names such as
+/* Kind of state: a module's state_dict, or the state of its optimiser. For each parameter, in a
+ * group or not, optimiser state has as many moments as the group with the most, under names such as
  * "0.weight.exp_avg" (zeros if it was never stepped), and the scalar "step" (i64). */
 typedef enum cleave_state_kind {
   CLEAVE_STATE_WEIGHTS = 1,
@@ -809,7 +810,7 @@ typedef enum cleave_state_kind {
 } cleave_state_kind;
 
 typedef struct cleave_state {
-  cleave_named_tensor *items; /* [n] with memory of their own */
+  cleave_named_tensor *items; /* [n] items, which own their memory */
   size_t n;
 } cleave_state;
 
@@ -974,9 +975,10 @@ typedef struct cleave_parallel_options {
   size_t n_frozen;
 } cleave_parallel_options;
 
-/* layers: as for cleave_load_layers. CLEAVE_INVALID with a place in the text: a divided layer is
- * not linear, or the number of nodes does not divide its extent. CLEAVE_INVALID without a place: no
- * layer is divided, or there are fewer than two nodes. */
+/* Loads a chain of layers with divided layers. layers: as for cleave_load_layers. CLEAVE_INVALID
+ * with a place in the text: a divided layer is not linear, or the number of nodes does not divide
+ * its extent. CLEAVE_INVALID without a place: no layer is divided, or there are fewer than two
+ * nodes. */
 CLEAVE_API cleave_status cleave_parallel_load(cleave_runtime *runtime,
                                               const cleave_parallel_options *options,
                                               const char *layers, const cleave_input *input,
@@ -1070,9 +1072,9 @@ CLEAVE_API cleave_status cleave_context_end(cleave_runtime *runtime, cleave_cont
 /* ---- references and calls -------------------------------------------------------------------- */
 
 /* Makes a value of the program usable in the context. requires_grad (f32 and bf16 only): backward
- * keeps its gradient, which has the dtype of the leaf. A bf16 leaf is sent as bf16, an f32 input of
- * a module takes it, and the module computes with it as f32. CLEAVE_UNIMPLEMENTED of a call: the
- * module's worker is too old for that. */
+ * keeps its gradient, which has the dtype of the leaf. A bf16 leaf is sent as bf16; a module takes
+ * it for an f32 input and computes with it as f32. A call with a bf16 leaf returns
+ * CLEAVE_UNIMPLEMENTED if the module's worker is too old for that. */
 CLEAVE_API cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context context,
                                      const cleave_tensor *tensor, bool requires_grad,
                                      cleave_reference *ret_reference,
@@ -1094,9 +1096,9 @@ typedef struct cleave_call_options {
   /* Value of an earlier call of the context at the same node. The node runs the new call only after
    * the backward of the earlier one. This limits how many calls hold tensors for their backward, as
    * the window of a pipeline does. id 0: no condition. An earlier call that will have no backward
-   * is refused. Until that backward, a module with running statistics runs no later call, also not
-   * of other contexts and evaluations; and steps of other contexts, and reads and writes of
-   * weights, are refused. */
+   * is refused. Until that backward, a module with running statistics runs no later call, not even
+   * a call of another context or an evaluation; and steps of other contexts, and reads and writes
+   * of weights, are refused. */
   cleave_reference after;
   /* Node ("master", "w1") that will need the value. The value is sent there without a request,
    * which saves a message. NULL: it is sent when a node requests it. */
@@ -1120,9 +1122,9 @@ typedef struct cleave_call_options {
    * and the same bits. Running statistics are updated once. */
   bool recompute;
   /* dtype in which the program gets the value (cleave_to_here, cleave_wait); 0 and CLEAVE_F32: the
-   * value's own. CLEAVE_BF16: a worker sends it rounded, in half the bytes. Modules elsewhere get
-   * the value itself. One at the master would compute with the rounded copy, so it refuses a
-   * worker's value as an input (CLEAVE_INVALID). */
+   * value's own. CLEAVE_BF16: a worker sends the value rounded, in half the bytes. Modules at
+   * workers get the unrounded value. A module at the master would compute with the rounded copy, so
+   * a call of it refuses a worker's value as an input (CLEAVE_INVALID). */
   cleave_dtype fetch_dtype;
 } cleave_call_options;
 
@@ -1329,13 +1331,14 @@ typedef struct cleave_kept {
 
 /* Keeps a value beyond its context. Returns at once, even if the value is not computed yet. Closing
  * the context never decides whether there is a value: it is computed, or the reference holds the
- * error of the call or context that failed. Every use and fetch returns that error. The value stays
- * at the node of its module, that of a leaf in this process. If the owner cannot keep it (a quota),
- * every later function on it but its release returns that error. A node that is silent for
- * limits.reference_lease of the session, this one included, counts as dead: values kept for it
- * alone are freed, and its handles are CLEAVE_NOT_FOUND when it is back. cleave_close ends every
- * reference, and its workers free the values. CLEAVE_PRECONDITION: the reference is that of
- * cleave_kept_use, so the value is kept already, under the handle that was used. */
+ * error of the call or context that failed. Every use and fetch returns that error. The value of a
+ * call stays at the node of its module, a leaf stays in this process. If the owner cannot keep the
+ * value (a quota), every later function on the reference but its release returns that error. A node
+ * that is silent for limits.reference_lease of the session, this one included, counts as dead:
+ * values kept for that node alone are freed, and its handles are CLEAVE_NOT_FOUND when it is back.
+ * cleave_close ends every reference, and its workers free the values. CLEAVE_PRECONDITION: the
+ * reference is that of cleave_kept_use, so the value is kept already, under the handle that was
+ * used. */
 CLEAVE_API cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                                      cleave_kept *ret_kept, cleave_error *error) CLEAVE_RESULT;
 
@@ -1345,8 +1348,8 @@ CLEAVE_API cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context
                                          cleave_kept kept, cleave_reference *ret_reference,
                                          cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS. Copies the value, or returns the error that it holds. Each call fetches it from its owner
- * again; no copy stays here. */
+/* BLOCKS. Copies the value, or returns the error that the reference holds. Each call fetches the
+ * value from its owner again; no copy stays here. */
 CLEAVE_API cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept kept,
                                            uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                            cleave_error *error) CLEAVE_RESULT;
@@ -1520,7 +1523,7 @@ typedef enum cleave_curve {
 } cleave_curve;
 
 /* Learning-rate schedule. t counts the steps after a linear warm-up of warmup_steps (0: none). The
- * first rate of the warm-up is lr / warmup_steps, or with from_zero 0, as in Hugging Face's
+ * first rate of the warm-up is lr / warmup_steps, or 0 if from_zero is set, as in Hugging Face's
  * schedules. */
 typedef struct cleave_schedule {
   cleave_curve curve;

@@ -149,7 +149,7 @@ clv_code clv_trainer_make_front_leaf(clv_trainer *t, cleave_context context, con
   clv_trainer_cache_rows *c = &t->cache;
   bool are_rows_at_worker = are_all_rows_sent(t, index, s->n);
   for (size_t i = 0; i < s->n; i++) c->batch_numbers[i] = c->record_number[index[i]];
-  c->worker_cache.rows = c->batch_numbers;
+  c->worker_cache.record_numbers = c->batch_numbers;
   c->worker_cache.n = s->n;
   if (!are_rows_at_worker) CLV_TRY(compute_front_output(t, x, s, err));
   CLV_TRY_API(cleave_leaf_cached(t->runtime, context, &c->worker_cache,

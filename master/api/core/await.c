@@ -6,8 +6,9 @@
  *
  * Each thread that waits for a record advances all records. The first asynchronous form starts the
  * thread of futures, which calls callbacks, and advances the records while no thread of the program
- * waits. It sleeps (is parked) while one waits, because waking two threads for each answer would
- * cost a second thread switch. A runtime with single_thread has no such thread.
+ * waits. While a thread of the program waits, the thread of futures sleeps (is parked), because
+ * waking two threads for each answer would cost a second thread switch. A runtime with
+ * single_thread has no thread of futures.
  */
 #include "master/api/core/future_int.h"
 
@@ -32,8 +33,8 @@ static bool advance_future(cleave_runtime *rt, api_future *f) {
   return is_deadline_over;
 }
 
-/* Advances the futures in order until one ends. Returns true if one has ended: other futures may
- * have waited for it, so the caller calls the function again. *ret_due_ns: time of the next
+/* Advances the futures in order until one ends. If one ends, returns true, and the caller calls the
+ * function again, because other futures may have waited for that one. *ret_due_ns: time of the next
  * call. */
 static bool advance_all_futures(cleave_runtime *rt, uint64_t *ret_due_ns) {
   *ret_due_ns = api_step_decision_advance(rt);
@@ -82,11 +83,11 @@ static void *run_futures_thread(void *user) {
 }
 
 cleave_status api_futures_start_thread(cleave_runtime *rt, cleave_error *error) {
-  api_futures *all = rt->futures_state;
-  if (rt->is_single_threaded || all->has_thread || all->is_closing) return CLEAVE_OK;
-  all->has_thread = true;
-  if (pthread_create(&all->thread, NULL, run_futures_thread, rt) == 0) return CLEAVE_OK;
-  all->has_thread = false;
+  api_futures *futures = rt->futures_state;
+  if (rt->is_single_threaded || futures->has_thread || futures->is_closing) return CLEAVE_OK;
+  futures->has_thread = true;
+  if (pthread_create(&futures->thread, NULL, run_futures_thread, rt) == 0) return CLEAVE_OK;
+  futures->has_thread = false;
   return api_fail(error, CLV_EXHAUSTED, "no thread for the futures of the program");
 }
 
@@ -116,7 +117,8 @@ void api_futures_stop(cleave_runtime *rt) {
 
 /* ---- waiting for futures --------------------------------------------------------------------- */
 
-/* Records for which a function waits: `future`; or if that is NULL, any of `futures`. */
+/* Records for which a function waits: the record `future` alone or, if `future` is NULL, any one of
+ * the records with the handles `futures`. */
 typedef struct awaited_futures {
   const api_future *future;
   const cleave_future *futures; /* [n] handles; a handle with id 0 is skipped */
@@ -221,8 +223,9 @@ static cleave_status begin_and_await(cleave_runtime *rt, const api_operation *op
   api_future_enqueue(rt, *ret);
   cleave_status status = api_future_await(rt, *ret, UINT64_MAX, error);
   if ((*ret)->is_done) return status;
-  api_future_abandon(rt, *ret);             /* the program has interrupted the wait */
-  (void)api_futures_start_thread(rt, NULL); /* completes an operation that cannot be cancelled */
+  api_future_abandon(rt, *ret); /* the program has interrupted the wait */
+  /* the thread of futures completes an operation that cannot be cancelled */
+  (void)api_futures_start_thread(rt, NULL);
   return status;
 }
 

@@ -263,7 +263,7 @@ static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t n
   return status;
 }
 
-/* Copies a gradient that the program gives, as f32 for a worker that does not know values in
+/* Copies a gradient that the program gives, as f32 if the worker does not support values in
  * bf16. */
 static cleave_status make_gradient_for_node(cleave_runtime *rt, clv_tensor *t, uint32_t node,
                                             clv_tensor **ret, cleave_error *error) {
@@ -304,7 +304,7 @@ static cleave_status prepare_pass(cleave_runtime *rt, api_context *c, const api_
 }
 
 /* Fills in a deadline error that names a node that has not finished: a worker if possible, because
- * the master's own node may be waiting for it. */
+ * the master's own node may be waiting for that worker. */
 static void fill_deadline_error(const cleave_runtime *rt, const api_context *c,
                                 uint64_t deadline_ms, cleave_error *ret) {
   char silence_text[200];

@@ -27,7 +27,8 @@ cleave_status cleave_cached_check(const cleave_cached *c, cleave_error *error) {
   return check_cache(c, error);
 }
 
-/* Sets dtype and shape of the leaf, as the worker builds it from its rows. */
+/* Sets dtype and shape of the leaf to those of the tensor that the worker builds from cached
+ * rows. */
 static void describe_leaf(const cleave_cached *c, api_value *v) {
   const clv_node *out = &c->from->graph->nodes[c->from->graph->output_node];
   v->cached_rows_module = c->from;
@@ -38,34 +39,36 @@ static void describe_leaf(const cleave_cached *c, api_value *v) {
 }
 
 static cleave_status send_cached_rows(cleave_runtime *rt, const cleave_cached *c,
-                                      const api_value *v, clv_tensor *values, clv_tensor *rows,
-                                      cleave_error *error) {
+                                      const api_value *v, clv_tensor *values,
+                                      clv_tensor *record_numbers, cleave_error *error) {
   clv_packet *p;
   TRY_API(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
   snprintf(p->frame.to, sizeof p->frame.to, "%s", api_wire_name(&rt->peers[c->to->node]));
   p->frame.has_cached = true;
   p->frame.cached = (clv_wire_cached){c->key, c->records, c->keep_s};
   if (values) clv_packet_add_tensor(p, values);
-  clv_packet_add_tensor(p, rows);
+  clv_packet_add_tensor(p, record_numbers);
   return api_send(rt, c->to->node, p, error);
 }
 
 cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, const cleave_cached *c,
                                  const cleave_tensor *values, cleave_reference *ret,
                                  cleave_error *error) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL, *rows = NULL;
-  const cleave_tensor record_numbers = {
-      .dtype = CLEAVE_I64, .rank = 1, .shape = {(int64_t)c->n}, .data = (void *)(uintptr_t)c->rows};
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL, *copied_numbers = NULL;
+  const cleave_tensor record_numbers = {.dtype = CLEAVE_I64,
+                                        .rank = 1,
+                                        .shape = {(int64_t)c->n},
+                                        .data = (void *)(uintptr_t)c->record_numbers};
   api_context *context;
   api_value *v;
   if (values) TRY_API(api_copy_tensor_in(rt->pool, values, &t, error));
-  TRY_API(api_copy_tensor_in(rt->pool, &record_numbers, &rows, error));
+  TRY_API(api_copy_tensor_in(rt->pool, &record_numbers, &copied_numbers, error));
   LOCKED(rt);
   TRY_API(check_cache(c, error));
   TRY_API(api_find_context(rt, handle, &context, error));
   TRY_API(api_new_value(rt, context, &v, error));
   describe_leaf(c, v);
-  cleave_status status = send_cached_rows(rt, c, v, t, rows, error);
+  cleave_status status = send_cached_rows(rt, c, v, t, copied_numbers, error);
   if (status != CLEAVE_OK) { /* the value can be freed, because no other record refers to it yet */
     context->newest_value = v->older_value;
     api_drop_value(rt, v);
@@ -76,8 +79,8 @@ cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, cons
   return CLEAVE_OK;
 }
 
-/* Asks the worker for the size of the cache, or removes it. *ret_rows: number of rows that it has
- * or had. */
+/* Lists the cache at the worker or removes it, as `verb` says. *ret_rows: number of rows in the
+ * cache, before a removal. */
 static clv_code call_kept_method(const cleave_cached *c, clv_kept_verb verb, uint64_t timeout_ms,
                                  uint64_t *ret_rows, clv_err *err) {
   CLV_AUTO(clv_wire_message_clear) clv_wire_kept_reply reply = {0};

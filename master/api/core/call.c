@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Leaves and calls. A call becomes one value of the tape and one CALL frame. For each argument that
- * the call's node does not have, the master sends the value if it has it, and otherwise requests
- * delivery from a node that has it.
+ * the call's node does not have, the master sends the value if this process has the value, and
+ * otherwise requests delivery from a node that has the value.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
 /* ---- checks of a call, before anything is sent ----------------------------------------------- */
 
 /* Refuses a worker's value as an input of a module at the master if the program gets the value
- * rounded to bf16, because the master has only that copy. */
+ * rounded to bf16, because the master has only the rounded copy. */
 static cleave_status check_master_gets_own_dtype(const api_value *v, cleave_error *error) {
   if (!v->is_fetched_as_bf16 || v->module->node == 0) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID,
@@ -211,7 +211,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
   if (is_for_node && node == 0 && v->has_failed) return send_failure_to_master_node(rt, v, error);
   if (v->cached_rows_module)
     return api_fail(error, CLV_PRECONDITION, "rows that a worker keeps are there alone");
-  /* one VALUE frame serves the program and the master's node, and it was requested before */
+  /* the VALUE frame that was requested before serves both the program and the master's node */
   if (node == 0 && v->is_deliver_sent) return CLEAVE_OK;
   v->is_deliver_sent |= node == 0;
   TRY(clv_packet_new_deliver(rt->pool, v->context->id, v->id, to, &p, &err));
@@ -249,7 +249,7 @@ typedef struct call_mode {
   /* receiver of the delivery if is_for_program is false: index of a node */
   uint32_t delivery_node;
   bool is_fetched_as_bf16; /* the program gets the value in bf16 */
-  /* other calls follow at once, so the CALL need not be sent yet */
+  /* calls of output modules follow at once, so the CALL may be buffered */
   bool is_followed_by_calls;
   const cleave_call_options *options; /* options of the program; NULL: none */
 } call_mode;
@@ -299,8 +299,8 @@ static bool waits_for_master_node(const cleave_runtime *rt, const api_value *v) 
   return false;
 }
 
-/* Sends a CALL. Then requests the inputs that are not in it from the nodes that have them, unless
- * they were requested for the same node before. */
+/* Sends a CALL. Then requests the inputs that are not in the CALL from the nodes that have them,
+ * unless these inputs were requested for the same node before. */
 static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode *mode,
                                cleave_error *error) {
   cleave_module *m = v->module;
@@ -477,11 +477,11 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
   NOT_NULL(runtime, module, inputs, ret_reference);
   COPY_OPTIONS_IN(cleave_call_options, o, options);
   api_value *v;
-  call_mode how;
+  call_mode mode;
   TRY_API(check_one_output(module, error));
   LOCKED(runtime);
-  TRY_API(read_call_options(runtime, options ? &o : NULL, &how, error));
-  TRY_API(make_call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
+  TRY_API(read_call_options(runtime, options ? &o : NULL, &mode, error));
+  TRY_API(make_call(runtime, handle, module, inputs, n_inputs, &mode, &v, error));
   ret_reference->id = v->id;
   return CLEAVE_OK;
 }
@@ -521,7 +521,7 @@ cleave_status cleave_call_outputs(cleave_runtime *runtime, cleave_context handle
   COPY_OPTIONS_IN(cleave_call_options, o, options);
   cleave_reference outputs[CLV_MAX_OUTPUTS] = {0};
   api_value *v;
-  call_mode how;
+  call_mode mode;
   if (n_outputs != module->n_outputs)
     return api_fail(error, CLV_INVALID, "module '%s' has %u output%s, not %zu", module->name,
                     module->n_outputs, CLV_S(module->n_outputs), n_outputs);
@@ -529,11 +529,12 @@ cleave_status cleave_call_outputs(cleave_runtime *runtime, cleave_context handle
     return cleave_call_with(runtime, handle, module, inputs, n_inputs, options, ret_references,
                             error);
   LOCKED(runtime);
-  TRY_API(read_call_options(runtime, options ? &o : NULL, &how, error));
-  call_mode joined_mode = {
-      .awaited_call_id = how.awaited_call_id, .options = how.options, .is_followed_by_calls = true};
+  TRY_API(read_call_options(runtime, options ? &o : NULL, &mode, error));
+  call_mode joined_mode = {.awaited_call_id = mode.awaited_call_id,
+                           .options = mode.options,
+                           .is_followed_by_calls = true};
   TRY_API(make_call(runtime, handle, module, inputs, n_inputs, &joined_mode, &v, error));
-  cleave_status status = call_outputs(runtime, v, &how, outputs, error);
+  cleave_status status = call_outputs(runtime, v, &mode, outputs, error);
   v->is_released = true; /* the program has handles of the outputs alone */
   if (status == CLEAVE_OK) memcpy(ret_references, outputs, n_outputs * sizeof *outputs);
   return status;
@@ -544,9 +545,9 @@ cleave_status cleave_call_outputs(cleave_runtime *runtime, cleave_context handle
 cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error) {
   api_value *v;
-  const call_mode how = {.has_delivery = true, .is_for_program = true};
+  const call_mode mode = {.has_delivery = true, .is_for_program = true};
   TRY_API(check_one_output(a->module, error));
-  TRY_API(make_call(rt, a->context, a->module, a->inputs, a->n_inputs, &how, &v, error));
+  TRY_API(make_call(rt, a->context, a->module, a->inputs, a->n_inputs, &mode, &v, error));
   v->is_released = !a->ret_reference;
   f->value = v;
   f->context = v->context;

@@ -7,7 +7,7 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/future_int.h"
 
-/* most contexts that have ended and whose end some node has not answered */
+/* largest number of ended contexts whose END_CONTEXT some node has not answered */
 enum { MAX_ENDING_CONTEXTS = 64 };
 
 #include "master/api/core/future_int.h"

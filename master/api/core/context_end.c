@@ -15,7 +15,8 @@
 enum { FIRST_RESEND_DELAY_NS = 250000000, MAX_BACKOFF_FACTOR = 64 };
 
 /* Sends END_CONTEXT again to nodes that have not answered. Only the first END_CONTEXT can carry a
- * final step; a repeated one frees what the node still holds, and is answered as well. */
+ * final step. A node answers a repeated END_CONTEXT as well, after it has freed what it still
+ * holds. */
 static void resend_end_contexts(cleave_runtime *rt, api_context *c, uint64_t now_ns) {
   api_node_set silent_nodes = c->nodes_used & ~c->nodes_ended & ~api_lost_nodes(rt);
   clv_packet *p;
@@ -102,8 +103,8 @@ void api_context_on_owners_answered(cleave_runtime *rt, api_context *c) {
   (void)send_end_contexts(rt, c, NULL);
 }
 
-/* Defers the end of the context until the owners of kept values have answered, so that the end
- * cancels no call whose value they will keep. Returns CLEAVE_DEADLINE. */
+/* Defers the end of the context until the owners of kept values have answered, because the end
+ * would cancel calls whose values the owners are about to keep. Returns CLEAVE_DEADLINE. */
 static cleave_status defer_end_until_owners_answer(cleave_runtime *rt, api_context *c,
                                                    cleave_error *error) {
   retain_context_for_kept_values(rt, c, API_CONTEXT_OWNERS_LATE);

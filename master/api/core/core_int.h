@@ -57,7 +57,7 @@ enum {
 typedef uint64_t api_node_set; /* bit i: node i of the runtime */
 #define NODE_BIT(index) ((api_node_set)1 << (index))
 
-/* ---- tensors of the program ------------------------------------------------------------------ */
+/* ---- copies of the program's tensors --------------------------------------------------------- */
 
 /* Copies the caller's tensor into a tensor of the pool. */
 cleave_status api_copy_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_tensor **ret,
@@ -67,7 +67,8 @@ cleave_status api_copy_shape_in(int rank, const int64_t *dims, clv_shape *ret, c
 
 /* ---- a table from ids to records ------------------------------------------------------------- */
 
-/* Hash table with open addressing and linear probing. Id 0 marks a free slot. It never shrinks. */
+/* Hash table with open addressing and linear probing. Id 0 marks a free slot. The table never
+ * shrinks. */
 typedef struct api_id_table {
   uint64_t *ids;
   void **entries;
@@ -82,7 +83,7 @@ void api_id_table_remove(api_id_table *t, uint64_t id);
 void *api_id_table_next(const api_id_table *t, size_t *at);
 void api_id_table_free(api_id_table *t);
 
-/* ---- nodes ----------------------------------------------------------------------------------- */
+/* ---- nodes of a session ---------------------------------------------------------------------- */
 
 /* A node of the session. Node 0 is the master itself: it has no link, and its packets go to
  * cleave_runtime.node. */
@@ -117,15 +118,15 @@ typedef struct api_peer {
   uint32_t n_rejoins;
   char wire_name[CLEAVE_NAME + 1]; /* name of the peer in frames, once it has rejoined */
   uint64_t connect_deadline_ns; /* monotonic time at which connecting must be done; 0: not begun */
-  /* bytes sent and received over earlier links, which have ended */
+  /* bytes sent and received over the peer's links that have ended */
   uint64_t closed_links_bytes_sent, closed_links_bytes_received;
   uint32_t n_modules_loading; /* number of modules that are being loaded at the peer */
 } api_peer;
 
-/* The runtime sends nothing to a lost peer. */
+/* True if the peer is not in the state PEER_PRESENT. The runtime sends no frames to such a peer. */
 static inline bool api_is_peer_lost(const api_peer *p) { return p->state != PEER_PRESENT; }
 
-/* ---- modules --------------------------------------------------------------------------------- */
+/* ---- records of modules ---------------------------------------------------------------------- */
 
 /* A weight that the program gave, kept until the module is loaded at its node. */
 typedef struct api_pending_weight {
@@ -168,17 +169,18 @@ struct cleave_module {
   bool has_given_weights;  /* the program gave weights when it loaded the module */
   bool has_secret_weights; /* cleave_module_options.weights_are_secret */
   uint64_t seed;           /* cleave_module_options.seed */
-  /* The last attempt to load it has failed with an unknown outcome. Generations from
-   * first_attempt_generation to the present one may be at the node. */
+  /* The last attempt to load the module has failed with an unknown outcome, so the node may have
+   * any generation from first_attempt_generation to the present one. */
   bool may_be_at_node;
   uint32_t first_attempt_generation;
   const char **direct_to; /* [n_direct_to] cleave_module_options.direct_to; NULL: as the session */
   uint32_t n_direct_to;
   bool computes_in_bf16, allows_tf32, is_frozen_set_final, stores_frozen_as_bf16;
-  char *artifact_name; /* name of the worker's artifact with its weights; NULL: none */
+  char *artifact_name; /* name of the worker's artifact that has the module's weights; NULL: none */
   clv_sha256 artifact_sha256;
   api_module_state state;
-  api_pending_weight *pending_weights; /* [n_pending_weights] to be sent when it is loaded */
+  /* [n_pending_weights] weights to send once the module is loaded */
+  api_pending_weight *pending_weights;
   size_t n_pending_weights;
   /* the next use of the module loads it again; set only in state PLACED */
   bool needs_reload;
@@ -187,8 +189,8 @@ struct cleave_module {
   struct api_state_item *saved_state[2];
   uint32_t n_saved_state_items[2];
   struct cleave_optimizer *optimizer; /* optimiser that steps the module; NULL: none */
-  /* [n_groups] parameter groups, as its node numbers them; the unstepped group 0 has the settings
-   * of group 1 */
+  /* [n_groups] settings of the parameter groups, by the group numbers of the module's node. The
+   * unstepped group, number 0 if there is one, has the settings of group 1. */
   const api_optimizer_group *groups[CLV_OPTIM_MAX_GROUPS];
   uint32_t n_groups;
   /* [params->n] 1 + group number of each parameter; 0: in no group. NULL without an optimiser */
@@ -196,9 +198,10 @@ struct cleave_module {
   /* some trainable parameters are in no group; at the node these form group 0, which no step
    * changes */
   bool has_unstepped_group;
-  uint64_t weights_version; /* steps and writes that have changed its parameters */
+  /* number of steps and writes that have changed the module's parameters */
+  uint64_t weights_version;
   /* [n_outputs] modules that each take one output out of the joined output of this module
-   * (outputs.c); NULLs: it has one output. They are released with this module. */
+   * (outputs.c), and are released with this module; all NULL: this module has one output */
   cleave_module *output_modules[CLV_MAX_OUTPUTS];
   uint32_t n_outputs; /* at least 1 */
   /* of an output module: name of the module whose output it takes, and index of that output; "": a
@@ -232,10 +235,11 @@ cleave_status api_module_place(cleave_module *m, bool needs_input_grads, uint64_
  * any). */
 cleave_status api_check_weight(const cleave_module *m, const char *name, const cleave_tensor *t,
                                cleave_error *error);
-/* Sends LoadModule. Without the runtime's lock. */
+/* BLOCKS. Loads the module: sends LoadModule to its worker, or makes the module at the master's own
+ * node. Called without the runtime's lock. */
 cleave_status api_load_module(cleave_module *m, uint64_t deadline_ms, cleave_error *error);
 
-/* ---- contexts and values --------------------------------------------------------------------- */
+/* ---- records of contexts and values ---------------------------------------------------------- */
 
 /* Record of a kept reference, looked up by its id. After the program has released the reference,
  * the record stays while leaves of contexts, or the entry of the master's own node, need it. */
@@ -258,9 +262,10 @@ typedef struct api_kept_ref {
   uint32_t n_leaves;         /* leaves of contexts that refer to the kept value (cleave_keep) */
   uint32_t n_waiters;        /* functions that wait for a fetch */
   uint64_t n_fetches_done;   /* completed fetches */
-  clv_tensor *fetched_value; /* result of the last fetch; NULL: none, or no waiter */
-  cleave_error fetch_error;  /* why the last fetch failed */
-  cleave_error failure;      /* why the reference has failed; set if has_failed */
+  /* result of the last fetch; NULL: there is none, or no function waits for it */
+  clv_tensor *fetched_value;
+  cleave_error fetch_error; /* why the last fetch failed */
+  cleave_error failure;     /* why the reference has failed; set if has_failed */
 } api_kept_ref;
 
 /* A value of a context: a leaf or the output of a call. */
@@ -308,17 +313,19 @@ typedef struct api_value {
    * one */
   uint64_t last_needed_sweep;
   uint32_t call_number; /* number of its CALL among the context's calls to the node, from 1 */
-  uint64_t n_node_drives_begun; /* n_node_drives_begun of the runtime when the call was made */
-  uint64_t weights_version;     /* weights_version of the module when the call was made */
+  /* n_node_drives_begun of the runtime when the call was made. While it is the same in the runtime,
+   * no thread has driven the master's node since the call. */
+  uint64_t n_node_drives_begun;
+  uint64_t weights_version; /* weights_version of the module when the call was made */
   /* The fields below belong to the last backward pass that reached the value. */
   uint32_t last_pass_number; /* number of the last pass that reached the value */
-  /* number of gradients that are summed into the gradient of the value */
+  /* number of contributions: gradients whose sum is the gradient of the value */
   uint32_t n_contributions;
-  /* number of these gradients that were received so far */
+  /* number of contributions that have arrived so far */
   uint32_t n_contributions_received;
   float root_weight;        /* initial gradient of a root; 0: not a root */
   uint32_t last_root_index; /* index of the last root that depends on the value */
-  /* next value in a list: of its api_call_group, or of values to free */
+  /* next value of the same api_call_group, or of a list of values to free */
   struct api_value *next_in_list;
   /* [n_args] for each input: index of this call's contribution in the sum that is the input's
    * gradient */
@@ -344,11 +351,12 @@ typedef struct api_context {
   /* number of calls that must run after a backward that has not begun
    * (cleave_call_options.after) */
   uint32_t n_calls_awaiting_backward;
-  uint64_t rng_step;                  /* step number of the RNG position; 0: the context's number */
-  uint32_t n_waiters;                 /* functions of the program that wait within the context */
-  uint32_t n_unconfirmed_kept_values; /* kept values (cleave_keep) whose owner has not answered */
-  uint64_t end_resend_ns;             /* monotonic time at which END_CONTEXT is sent again */
-  uint64_t end_resend_interval_ns;    /* delay between two sendings of END_CONTEXT */
+  uint64_t rng_step;  /* step number of the RNG position; 0: the context's number */
+  uint32_t n_waiters; /* functions of the program that wait within the context */
+  /* number of kept values (cleave_keep) whose owner has not answered */
+  uint32_t n_unconfirmed_kept_values;
+  uint64_t end_resend_ns;          /* monotonic time at which END_CONTEXT is sent again */
+  uint64_t end_resend_interval_ns; /* delay between two sendings of END_CONTEXT */
   api_value *newest_value;
   api_node_set nodes_used;  /* nodes that were sent something of the context */
   api_node_set nodes_ended; /* nodes that have freed all they held for the context */
@@ -356,7 +364,8 @@ typedef struct api_context {
   api_node_set nodes_keeping_calls;
   /* nodes that were lost and have rejoined since the context used them */
   api_node_set nodes_since_restarted;
-  /* number of calls sent to each node; the node handles a PREPARE after it has that many */
+  /* number of calls sent to each node, from which each call has its call_number. PREPARE and DROP
+   * carry such a number, and the node first waits until it has that many calls. */
   uint32_t n_calls_sent[API_MAX_NODES];
   uint32_t last_pass_number; /* number of the last backward pass */
   /* last backward pass in which each node took part */
@@ -364,7 +373,7 @@ typedef struct api_context {
   bool is_backward_running;
   bool has_used_module[API_MAX_MODULES]; /* for each module: the context has sent something to it */
   uint32_t n_module_calls[API_MAX_MODULES]; /* calls of each module so far */
-  /* nodes that take part in the running pass; those of them that have sent FINISHED */
+  /* nodes that take part in the running pass; nodes of this pass that have sent FINISHED */
   api_node_set nodes_in_pass, nodes_finished_pass;
   uint32_t n_leaf_gradients_missing;  /* gradients of leaves, not received yet */
   bool has_gradient[API_MAX_MODULES]; /* a backward has reached parameters of the module */
@@ -373,7 +382,7 @@ typedef struct api_context {
   api_node_set nodes_with_nonfinite_gradients;
   /* nodes to which the program has written gradients since their last vote */
   api_node_set nodes_with_written_gradients;
-  /* answers to APPLY or REVERT that have not arrived */
+  /* number of answers to APPLY or REVERT that have not arrived */
   uint32_t n_step_answers_missing;
   /* id of the first message of the present decision; answers to earlier messages are ignored */
   uint64_t first_apply_message_id;
@@ -420,7 +429,7 @@ typedef struct api_state_request {
 
 struct cleave_optimizer {
   cleave_runtime *runtime;
-  double clip_norm;        /* 0: no clipping */
+  double clip_norm;        /* norm to which larger gradients are clipped; 0: no clipping */
   cleave_module **modules; /* [n_modules] in the order of loading, in which the norm is summed */
   size_t n_modules;
   api_optimizer_group *groups; /* [n_groups] in the program's order */
@@ -432,13 +441,14 @@ struct cleave_optimizer {
   struct cleave_optimizer *next;
 };
 
-/* The calls of a backward pass for which the same root is the last that depends on them. */
+/* List of the calls of a backward pass that have the same last_root_index: the last root that
+ * depends on each of these calls. */
 typedef struct api_call_group {
   api_value *first_call, *last_call;
 } api_call_group;
 
-/* A failure, and the text and place that this process has sent in place of the failure's own, which
- * may quote secrets. */
+/* A failure with its full text, and the text and place that this process has sent to nodes instead,
+ * because the full text may quote secrets. */
 typedef struct api_redacted_error {
   cleave_error full_error;
   char sent_text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1]; /* text as sent; hop: place as sent */
@@ -524,8 +534,9 @@ typedef struct api_gate {
    * the tensor is not sent. */
   cleave_status (*charge_tensor)(void *user, const cleave_sending *sending, cleave_error *error);
   /* Compares what a tensor shows with the row that permits it, after `check_tensor` has permitted
-   * it. v: a value of a module at the master, or a value of a module at a worker whose gradient is
-   * sent. Its first argument is `owner`. A pointer of NULL means that the gate is off. */
+   * the tensor. v: value of a module at the master that is sent, or value of a module at a worker
+   * whose gradient is sent. The first argument is `owner`. If the gate is off, this pointer and the
+   * two above are NULL. */
   cleave_status (*judge_tensor)(void *owner, const api_value *v, const cleave_sending *sending,
                                 cleave_error *error);
   /* Add to the ledger of this host the keys of layers and the values that the module's worker will
@@ -600,7 +611,7 @@ struct cleave_runtime {
   pthread_mutex_t lock;
   pthread_cond_t state_changed_cond;
   pthread_cond_t futures_thread_cond; /* the thread of futures sleeps on it */
-  /* threads of the program that wait; they advance all futures */
+  /* number of threads of the program that wait for futures; these threads advance all futures */
   uint32_t n_awaiting_threads;
   bool needs_wake; /* sleeping threads must be woken, because of an answer of a node */
   uint64_t next_id, next_context_id, n_value_sweeps;
@@ -620,7 +631,8 @@ struct cleave_runtime {
   api_context *undecided_context;
   bool is_reverting;           /* the step of undecided_context has failed, and nodes revert it */
   uint64_t revert_deadline_ns; /* monotonic deadline of the answers to REVERT */
-  /* A final step that is decided and not sent. It is sent before the next packet. NULL: none. */
+  /* Context of a final step that is decided and will be sent before the next packet; NULL: there is
+   * no such step. */
   api_context *unsent_step_context;
   cleave_optimizer *unsent_step_optimizer;
   bool is_unsent_step_applied;
@@ -636,8 +648,9 @@ struct cleave_runtime {
    * until broken_link_wait_until_ns: if the neighbour is lost, its own link to the master shows
    * that soon, with a better reason. status OK: no report. */
   cleave_error broken_link_error;
-  uint32_t broken_link_worker;    /* node that has sent the report */
-  uint32_t broken_link_neighbour; /* equal to broken_link_worker: the report named no neighbour */
+  uint32_t broken_link_worker; /* node that has sent the report */
+  /* the neighbour; equal to broken_link_worker: the report named no neighbour */
+  uint32_t broken_link_neighbour;
   uint64_t broken_link_wait_until_ns;
   /* monotonic time before which no deadline passes, because the process was stopped */
   uint64_t deadlines_paused_until_ns;
@@ -696,8 +709,8 @@ void api_sleep_as_futures_thread(cleave_runtime *rt, uint64_t until_ns);
 /* As api_sleep, for functions of the program: also returns false if the program interrupts them. */
 bool api_wait(cleave_runtime *rt, uint64_t until_ns);
 bool api_is_interrupted(const cleave_runtime *rt); /* cleave_options.interrupted returns true */
-/* As api_fail with CLV_DEADLINE, for a wait that api_wait has ended. CLV_CANCELLED if the program
- * has interrupted it. */
+/* Fails after api_wait has returned false: with CLV_DEADLINE, or with CLV_CANCELLED if the program
+ * has interrupted the wait. */
 cleave_status api_fail_late(const cleave_runtime *rt, cleave_error *error, const char *fmt, ...)
     CLV_PRINTF(3, 4);
 /* Lets the program interrupt the connects and unary calls of this thread until the end of the
@@ -708,7 +721,8 @@ typedef struct api_interruptible {
 } api_interruptible;
 void api_interruptible_begin(cleave_runtime *rt, api_interruptible *ret);
 void api_interruptible_end(api_interruptible *i);
-void api_poll(cleave_runtime *rt); /* as api_sleep, without sleeping */
+/* Runs the due jobs and drives the master's node as api_sleep does, but does not sleep. */
+void api_poll(cleave_runtime *rt);
 /* Wakes all threads that sleep in api_sleep, because something for which they wait may have
  * changed. */
 void api_wake(cleave_runtime *rt);
@@ -767,8 +781,8 @@ cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_va
 cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
                             cleave_error *error);
 void api_drop_value(cleave_runtime *rt, api_value *v);
-/* With the runtime's lock held: sends DROP to all nodes that have one of the values, linked by
- * next_in_list. A node frees a value after the calls that use it. (forget.c) */
+/* With the runtime's lock held: sends DROP to each node that has one of the values from `first` on,
+ * linked by next_in_list. A node frees a value after the calls that use the value. (forget.c) */
 cleave_status api_drop_values_at_nodes(cleave_runtime *rt, api_value *first, cleave_error *error);
 /* With the runtime's lock held: frees, in this process and at all nodes, the released values of a
  * context on which no value with a handle depends. Does nothing while a backward runs or kept
@@ -814,7 +828,7 @@ cleave_status api_optimizer_add_groups(cleave_optimizer *o, const cleave_group *
                                        size_t n_groups, cleave_error *error);
 void api_optimizer_remove_params(cleave_optimizer *o);
 /* Writes the names of the parameters in group `group_number` of a module to ret_names,
- * [m->params->n]. Returns how many. The module is in an optimiser. */
+ * [m->params->n]. Returns their number. The module must be in an optimiser. */
 uint32_t api_group_param_names(const cleave_module *m, uint32_t group_number,
                                const char **ret_names);
 void api_optimizer_free(cleave_optimizer *o);
@@ -851,15 +865,17 @@ cleave_status api_graph_from_layers(const char *layers, const cleave_input *inpu
 cleave_status api_read_config(const char *path, const char *text, clv_session_config **ret,
                               cleave_error *error);
 const clv_graph *api_unwrap_graph(const cleave_graph *g);
-/* Returns the nodes, [*ret_n_outputs], that are outputs; 0: the program has named none. */
+/* Returns the graph nodes that the program has named as outputs, [*ret_n_outputs]; *ret_n_outputs
+ * 0: the program has named none. */
 const int *api_graph_outputs(const cleave_graph *g, int *ret_n_outputs);
 clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 /* Builds the graph of a named architecture. layers: a range of its layers; NULL: all. */
 cleave_status api_graph_from_arch(const char *arch_name, const char *attributes, const char *layers,
                                   const cleave_input *input, clv_graph **ret, cleave_error *error);
 
-/* Builds the graph of a Hugging Face model. folder: has its config.json. o: only ignore_keys is
- * read. layers: as for api_graph_from_arch; head: NULL for none. */
+/* Builds the graph of a Hugging Face model. folder: folder of the model's config.json. o: options,
+ * of which only ignore_keys is read. layers: a range of the model's layers; NULL: all. head: name
+ * of the layers behind the last block; NULL: none. */
 cleave_status api_graph_from_hf(const char *folder, const cleave_module_options *o,
                                 const char *layers, const char *head, const cleave_input *input,
                                 clv_graph **ret, cleave_error *error);
@@ -886,7 +902,7 @@ cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave
  * on_event. */
 void api_report_events(cleave_runtime *rt, const api_peer *from, const clv_packet *p);
 
-/* ---- kept.c ---------------------------------------------------------------------------------- */
+/* ---- files that a worker keeps (kept.c) ------------------------------------------------------ */
 
 /* Calls the method Kept of a worker. BLOCKS. */
 clv_code api_call_kept_method(clv_rpc_channel *channel, const clv_wire_kept_request *request,

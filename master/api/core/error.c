@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Errors, options and tensors of callers: converts them to and from the library's own.
+ * Converts errors, options and tensors of callers to the library's own types, and back.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -17,13 +17,15 @@ void api_set_error_node(cleave_error *error, const char *node, const char *hop);
 #define API_DEPRECATED_ALIAS(old_name, new_name) \
   CLEAVE_API extern __typeof__(new_name) old_name __attribute__((alias(#new_name)))
 
-/* Runs a call that fills a clv_err `err`, which the macro declares; returns if it fails. */
+/* Runs `call`, which may fill the clv_err `err` that the macro declares. If the call fails, the
+ * macro converts `err` to *error and returns from the calling function. */
 #define TRY(call)                                                \
   do {                                                           \
     clv_err err;                                                 \
     if ((call) != CLV_OK) return api_convert_error(error, &err); \
   } while (0)
-/* Runs a call that fills `error` itself; returns its status if it fails. */
+/* Runs `call`, which fills `error` itself. If the call fails, the macro returns its status from the
+ * calling function. */
 #define TRY_API(call)                                 \
   do {                                                \
     cleave_status api_status_ = (call);               \

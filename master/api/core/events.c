@@ -24,7 +24,7 @@ typedef bool packet_handler(cleave_runtime *rt, api_peer *from, clv_packet *p);
 /* Forwards a packet that is addressed to another node. Returns false if there is no such node. */
 static bool relay_packet(cleave_runtime *rt, clv_packet *p) {
   int to = api_find_node_by_wire_name(rt, p->frame.to);
-  uint64_t id = p->frame.context; /* api_send frees the packet */
+  uint64_t id = p->frame.context; /* saved for the error below, because api_send frees the packet */
   cleave_error why;
   if (to <= 0) return false;
   if (api_send(rt, (uint32_t)to, p, &why) != CLEAVE_OK) {
@@ -106,8 +106,8 @@ static void sum_contributions(cleave_runtime *rt, api_value *v) {
   }
 }
 
-/* Passes a gradient to the master's own node, if it is for a call at this node. Returns true if it
- * was passed on. */
+/* Passes a gradient to the master's own node, if the gradient is for a call at that node. Returns
+ * true if the gradient was passed on. */
 static bool take_local_gradient(cleave_runtime *rt, const api_peer *from, api_value *v,
                                 clv_packet *p) {
   cleave_error why;
@@ -220,8 +220,8 @@ static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return false;
 }
 
-/* Handles the last answer to STATE_GET. It has the number of items, because it may arrive before
- * large items. */
+/* Handles STATE_DONE, the last answer to STATE_GET. The frame has the number of items, because it
+ * may arrive before large items do. */
 static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = find_request(rt, from, p->frame.reply_to);
   if (!r || r->is_for_file) return false;
@@ -298,8 +298,8 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return false;
 }
 
-/* Forwards a reference frame to another node. If its tensor cannot be sent, the receiver gets the
- * failure in its place. */
+/* Forwards a reference frame to another node. If the tensor of the frame cannot be sent, the
+ * receiver gets the failure in place of the tensor. */
 static void relay_reference(cleave_runtime *rt, const api_peer *from, clv_packet *p) {
   int to = api_find_node_by_wire_name(rt, p->frame.to);
   cleave_error why;

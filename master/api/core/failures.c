@@ -52,7 +52,7 @@ void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_err
   const char *element_text = from->index ? "" : f->failure.offending_value;
   snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element_text[0] ? " (" : "", element_text,
            element_text[0] ? ")" : "");
-  if (from->index) /* in case the node returns a text that this process has sent */
+  if (from->index) /* the node may have sent back a text that this process has sent before */
     api_restore_redacted_error(rt, ret);
   char received_text[CLEAVE_TEXT];
   memcpy(received_text, ret->text, sizeof received_text);
@@ -63,8 +63,8 @@ bool cleave_is_passed_on(const cleave_error *why) {
   return strncmp(why->text, "worker '", 8) == 0 && strstr(why->text, "' reports");
 }
 
-/* The text of the failure names the worker that has failed, if the value's module is at the master
- * and lacks a value of that worker. */
+/* If the node `e->node` itself reported the failure, begins the text with the name of that node,
+ * unless the text names another worker whose failure the node only passes on. */
 void api_failure_to_frame(const api_value *v, clv_frame *ret) {
   const cleave_error *e = &v->failure;
   char text[CLEAVE_TEXT + 2 * CLEAVE_NAME + 64];

@@ -51,8 +51,9 @@ typedef struct api_arguments {
   const cleave_reference *inputs; /* [n_inputs] inputs of a call */
   size_t n_inputs;
   cleave_reference *ret_reference; /* handle of the call's value; NULL: no handle is wanted */
-  const cleave_step_options *step_options; /* parameters that the program steps; NULL: none */
-  const clv_sha256 *digest;                /* digest that the loaded file must have; NULL: any */
+  /* gradients of the parameters that the program itself steps; NULL: none */
+  const cleave_step_options *step_options;
+  const clv_sha256 *digest; /* digest that the loaded file must have; NULL: any */
 } api_arguments;
 
 /* A kind of operation: a row of core/operations.c or of a table in extra. All functions but
@@ -87,12 +88,13 @@ typedef struct api_future {
   const api_operation *op;
   /* state of the operation, an enum of its file; 0: nothing has been sent */
   uint32_t operation_state;
-  uint32_t n_users;    /* number of functions that use the record now */
-  uint32_t n_watchers; /* number of functions and callbacks that wait for the end */
-  bool is_done;        /* `outcome` is set; functions that wait for the future return */
-  bool is_finished;    /* the operation has ended; a cancelled one may be done before */
-  bool is_released;    /* the program has no handle any more */
-  bool cannot_cancel;  /* its work continues after a cancel; only the result is dropped */
+  uint32_t n_users; /* number of functions that use the record now */
+  /* number of functions and callbacks that wait for the end of the operation */
+  uint32_t n_watchers;
+  bool is_done;       /* `outcome` is set; functions that wait for the future return */
+  bool is_finished;   /* the operation has ended; a cancelled one may be done before */
+  bool is_released;   /* the program has no handle any more */
+  bool cannot_cancel; /* its work continues after a cancel; only the result is dropped */
   /* this operation runs the context's backward pass now, or, if it is a step, the pass in which
    * nodes vote again; when the pass ends, is_backward_running is cleared */
   bool owns_pass;
@@ -113,7 +115,7 @@ typedef struct api_future {
   uint64_t context_id;
   api_value *value;
   cleave_module *module;
-  cleave_runtime *runtime; /* set only if the operation reads state */
+  cleave_runtime *runtime; /* runtime of an operation that reads state; NULL: another operation */
   cleave_optimizer *optimizer;
   /* of a step: sum of squared gradients of the program's own parameters */
   double own_gradients_squared_sum;
@@ -175,7 +177,7 @@ void api_future_end_early(cleave_runtime *rt, api_future *f, const cleave_error 
 void api_future_abandon(cleave_runtime *rt, api_future *f);
 /* True if an earlier backward, step or write of its context is unfinished. */
 bool api_future_has_earlier_operation(const cleave_runtime *rt, const api_future *f);
-/* True if a function waits for something in the context. */
+/* True if some function of the program waits for an unfinished operation of the context. */
 bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c);
 /* Ends all unfinished records of the context, with the context's failure or as cancelled. */
 void api_futures_end_in_context(cleave_runtime *rt, api_context *c);
@@ -255,7 +257,7 @@ cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *
                               cleave_error *error);
 void api_close_advance(cleave_runtime *rt, api_future *f);
 
-/* ---- await.c --------------------------------------------------------------------------------- */
+/* ---- running operations (await.c) ------------------------------------------------------------ */
 
 /* Each function of cleave.h that waits for nodes calls api_run_blocking or api_run_async, without
  * the runtime's lock. api_run_blocking begins an operation and waits for it; api_run_async begins
@@ -297,16 +299,17 @@ void api_worker_file_deadline_error(cleave_runtime *rt, const api_future *f, cle
 cleave_status api_copy_worker_file_result(const api_future *f, void *ret, cleave_error *error);
 /* Checks that *ret has its size set. NULL is allowed. (worker_file_calls.c) */
 cleave_status api_worker_file_check_result(const cleave_state_file *ret, cleave_error *error);
-/* Ends all records. Then ends the thread of futures, after it has called all callbacks. */
+/* Ends all records. Then ends the thread of futures, after that thread has called all callbacks. */
 void api_futures_stop(cleave_runtime *rt);
 
-/* ---- noted_values.c: without the runtime's lock ---------------------------------------------- */
+/* ---- noted_values.c: called without the runtime's lock --------------------------------------- */
 
 /* Passes weights that are about to be written to a module to the gate's note_values. */
 cleave_status api_note_written_values(const cleave_module *m, const cleave_named_tensor *items,
                                       size_t n, cleave_error *error) CLEAVE_RESULT;
-/* Pass weights that were read from a worker, which therefore knows them, to the gate's note_values:
- * the items of a reading of state, or the one weight of a reading by name. */
+/* Pass weights that the program has read from a worker, which therefore knows them, to the gate's
+ * note_values. api_note_read_values passes the items of a module's state, api_note_weight_read one
+ * weight. */
 cleave_status api_note_read_values(const api_future *f, const cleave_named_tensor *items, size_t n,
                                    cleave_error *error) CLEAVE_RESULT;
 cleave_status api_note_weight_read(const api_future *f, cleave_error *error) CLEAVE_RESULT;

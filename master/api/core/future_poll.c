@@ -44,8 +44,9 @@ cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future futur
 /* ---- results of futures ---------------------------------------------------------------------- */
 
 /* Finds a future that has ended with success and whose operation has this copy_result. */
-static cleave_status find_done(cleave_runtime *rt, cleave_future future, const char *what,
-                               api_result_fn *copy_result, api_future **ret, cleave_error *error) {
+static cleave_status find_succeeded_future(cleave_runtime *rt, cleave_future future,
+                                           const char *what, api_result_fn *copy_result,
+                                           api_future **ret, cleave_error *error) {
   api_future *f;
   TRY_API(api_future_find(rt, future, &f, error));
   cleave_status status = CLEAVE_OK;
@@ -64,14 +65,14 @@ static cleave_status find_done(cleave_runtime *rt, cleave_future future, const c
   return status;
 }
 
-/* Copies the result without the runtime's lock, because that of a future that is done does not
- * change. */
+/* Copies the result without the runtime's lock, because the result of a future that is done does
+ * not change. */
 cleave_status api_future_take_result(cleave_runtime *rt, cleave_future future, const char *what,
                                      api_result_fn *copy_result, void *ret, cleave_error *error) {
   api_future *f;
   {
     LOCKED(rt);
-    TRY_API(find_done(rt, future, what, copy_result, &f, error));
+    TRY_API(find_succeeded_future(rt, future, what, copy_result, &f, error));
   }
   cleave_status status = copy_result(f, ret, error);
   LOCKED(rt);

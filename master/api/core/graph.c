@@ -17,7 +17,8 @@ _Static_assert((int)CLV_LAYER_COLUMNS == CLV_PARALLEL_COLUMNS &&
 struct cleave_graph {
   clv_graph *graph;
   uint32_t n_ops;
-  int outputs[CLV_MAX_OUTPUTS]; /* [n_outputs] nodes; n_outputs 0: the last op */
+  /* [n_outputs] graph nodes whose values are outputs; n_outputs 0: only that of the last op */
+  int outputs[CLV_MAX_OUTPUTS];
   int n_outputs;
 };
 
@@ -86,17 +87,17 @@ cleave_status api_read_config(const char *path, const char *text, clv_session_co
   return CLEAVE_OK;
 }
 
-clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
+clv_code cleave_config_load(const char *path, const clv_config_overrides *overrides,
                             clv_session_config **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err ignored_err;
-  if (clv_session_config_load(path, over, ret, err) == CLV_OK) return CLV_OK;
+  if (clv_session_config_load(path, overrides, ret, err) == CLV_OK) return CLV_OK;
   if (clv_file_read(path, 1 << 20, &text, &ignored_err) != CLV_OK || !text.data) return err->code;
   bool is_session_file = has_key(text.data, "data") && has_key(text.data, "stages") &&
                          has_key(text.data, "train") && has_key(text.data, "loss");
   bool is_program =
       !is_session_file && strstr(text.data, "version") && strlen(text.data) == text.len;
-  return is_program ? parse_session_text(path, text.data, over, ret, err) : err->code;
+  return is_program ? parse_session_text(path, text.data, overrides, ret, err) : err->code;
 }
 
 static unsigned count_lines(const char *text) {
@@ -282,14 +283,14 @@ cleave_status api_graph_from_arch(const char *arch_name, const char *attributes,
                              "model", NULL, 0, error);
 }
 
-/* Adds text in single quotes of YAML. */
+/* Appends `text` in single quotes of YAML. */
 static void add_quoted(clv_bytes *to, const char *text) {
   clv_bytes_printf(to, "'");
   for (; *text; text++) clv_bytes_printf(to, *text == '\'' ? "''" : "%c", *text);
   clv_bytes_printf(to, "'");
 }
 
-/* Adds the key ignore_keys of a model, if the options have any. */
+/* Appends the key `ignore_keys` to the text of a model, if the options list keys to ignore. */
 static cleave_status add_ignore_keys(clv_bytes *to, const cleave_module_options *o,
                                      cleave_error *error) {
   for (size_t i = 0; i < o->n_ignore_keys; i++) {

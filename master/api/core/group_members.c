@@ -36,8 +36,8 @@ void api_module_leave_optimizer(cleave_module *m) {
   while (o->modules[at] != m) at++;
   memmove(&o->modules[at], &o->modules[at + 1], (--o->n_modules - at) * sizeof(cleave_module *));
   if (o->n_modules) return;
-  cleave_optimizer **link = &m->runtime->optimizers;
-  while (*link != o) link = &(*link)->next;
-  *link = o->next;
+  cleave_optimizer **list_link = &m->runtime->optimizers;
+  while (*list_link != o) list_link = &(*list_link)->next;
+  *list_link = o->next;
   api_optimizer_free(o);
 }

@@ -9,7 +9,7 @@
 
 #include "master/api/core/core_int.h"
 
-/* ---- names in frames ------------------------------------------------------------------------- */
+/* ---- names of workers in frames -------------------------------------------------------------- */
 
 /* Returns the name of the peer's present incarnation in frames. */
 static inline const char *api_wire_name(const api_peer *p) {
@@ -36,7 +36,7 @@ cleave_status api_check_module_present(const cleave_module *m, cleave_error *err
 bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
                                    const clv_frame *f);
 
-/* ---- workers.c: BLOCK; called without the runtime's lock ------------------------------------- */
+/* ---- workers.c: functions that BLOCK; called without the lock -------------------------------- */
 
 clv_rpc_pem api_tls_pem(const cleave_runtime *rt);
 void api_end_session(const api_peer *p);            /* sends CloseSession; ignores errors */
@@ -45,10 +45,10 @@ unsigned api_connect_timeout_ms(const api_peer *p); /* milliseconds left to conn
  * its earlier incarnation may have left open. */
 cleave_status api_connect_worker(api_peer *p, cleave_error *error) CLEAVE_RESULT;
 
-/* ---- state_dict.c ---------------------------------------------------------------------------- */
+/* ---- state of modules (state_dict.c) --------------------------------------------------------- */
 
-/* Copies items of a module's state, and checks that the module has an item with this name, dtype
- * and shape. The caller passes *ret_items [n] to api_state_items_free, also after a failure.
+/* Copies items for a module's state, and checks for each that the module has an item with its name,
+ * dtype and shape. The caller passes *ret_items [n] to api_state_items_free, also after a failure.
  * Without the runtime's lock. */
 cleave_status api_copy_state_items(const cleave_module *m, cleave_state_kind kind,
                                    const cleave_named_tensor *from, size_t n,

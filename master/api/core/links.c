@@ -22,8 +22,8 @@ static void free_ended_contexts(cleave_runtime *rt) {
   }
 }
 
-/* Replaces a code with which the link ends if the worker stops answering by CLV_UNAVAILABLE.
- * Returns other codes unchanged. */
+/* Returns CLV_UNAVAILABLE for each code with which a link ends when its worker has stopped
+ * answering. Returns other codes unchanged. */
 static clv_code map_loss_code(clv_code code) {
   bool means_silence = code == CLV_OK || code == CLV_CANCELLED || code == CLV_DEADLINE ||
                        code == CLV_UNKNOWN || code == CLV_ABORTED;

@@ -43,9 +43,9 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
   api_wake(rt);
 }
 
-/* Fails the contexts that use both ends of a broken link between workers, once the time has passed
- * in which the master would have noticed the loss of either worker. Other contexts and kept values
- * (cleave_keep) are not affected. */
+/* Fails the contexts that use both workers of a broken link, once broken_link_wait_until_ns has
+ * passed. If either worker were lost, its link to the master would have ended before that time.
+ * Other contexts and kept values (cleave_keep) are not affected. */
 static void fail_broken_link(cleave_runtime *rt) {
   if (!rt->broken_link_error.status || api_now(rt) < rt->broken_link_wait_until_ns) return;
   cleave_error why = rt->broken_link_error;

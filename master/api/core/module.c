@@ -76,7 +76,7 @@ static cleave_status copy_weights(cleave_module *m, const cleave_module_options 
 }
 
 /* Enables bf16 storage of frozen weights, if the options say so. Refuses a worker that does not
- * support it, because bf16 changes results. */
+ * support bf16 storage, because rounding the weights changes results. */
 static cleave_status enable_bf16_storage(const cleave_runtime *rt, cleave_module *m,
                                          const cleave_module_options *o, cleave_error *error) {
   m->stores_frozen_as_bf16 = o->frozen_bf16;
@@ -290,8 +290,8 @@ static cleave_status check_module_name(const cleave_runtime *rt, const cleave_mo
   return CLEAVE_OK;
 }
 
-/* Finds the lowest free index. *ret_n_unloading: modules whose index becomes free when their node
- * answers UNLOAD. */
+/* Finds the lowest free index. *ret_n_unloading: number of modules whose index becomes free when
+ * their node answers UNLOAD. */
 static bool find_free_index(const cleave_runtime *rt, uint32_t *ret, uint32_t *ret_n_unloading) {
   *ret_n_unloading = 0;
   for (*ret = 0; *ret < API_MAX_MODULES; ++*ret) {

@@ -41,8 +41,8 @@ void api_module_leave_optimizer(cleave_module *m);
 /* Reads the state of an outdated module and unloads it. api_module_place calls this. */
 cleave_status api_module_save_and_unload(cleave_module *m, uint64_t until_ns,
                                          cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS until the module's node has unloaded this generation of it, or has answered that it does
- * not have the generation. */
+/* BLOCKS until the module's node has unloaded `generation` of the module, or has answered that it
+ * does not have this generation. */
 cleave_status api_module_unload_at_node(cleave_module *m, uint32_t generation, uint64_t until_ns,
                                         cleave_error *error) CLEAVE_RESULT;
 /* BLOCKS; releases the lock meanwhile. Loads the module at its node in a new generation, and first
@@ -56,14 +56,14 @@ void api_module_record_load_attempt(cleave_module *m, cleave_status status);
 cleave_status api_module_restore_state(cleave_module *m, uint64_t until_ns,
                                        cleave_error *error) CLEAVE_RESULT;
 void api_module_free_saved_state(cleave_module *m, int kind);
-/* BLOCKS while contexts that used one of the modules are ending. CLEAVE_PRECONDITION: such a
- * context is open. what: the operation that an open context prevents, for the message. */
+/* BLOCKS while contexts that used one of the modules are ending. Fails with CLEAVE_PRECONDITION if
+ * such a context is still open. what: operation that an open context prevents, for the message. */
 cleave_status api_modules_await_idle(cleave_module *const *modules, size_t n, const char *what,
                                      uint64_t until_ns, cleave_error *error) CLEAVE_RESULT;
 
-/* param_groups.c: api_groups_await_idle is as api_modules_await_idle, for the modules of groups.
- * api_module_add_unstepped_group adds the unstepped group to a module in which some trainable
- * parameters are in no group. */
+/* Functions of param_groups.c. api_groups_await_idle calls api_modules_await_idle for the modules
+ * of `groups` that may join the optimiser. api_module_add_unstepped_group adds the unstepped group
+ * to a module in which some trainable parameters are in no group. */
 cleave_status api_groups_await_idle(const cleave_optimizer *o, const cleave_group *groups,
                                     size_t n_groups, cleave_error *error) CLEAVE_RESULT;
 cleave_status api_module_add_unstepped_group(cleave_module *m, cleave_error *error) CLEAVE_RESULT;

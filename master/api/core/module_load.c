@@ -37,8 +37,8 @@ static cleave_status save_state(cleave_module *m, uint64_t until_ns, cleave_erro
                                   &m->n_saved_state_items[1], error);
 }
 
-/* Unloads the modules that are tied to the owner; call before the owner is unloaded. Their next use
- * loads them again, after the owner. */
+/* Unloads the modules that are tied to the owner; call before the owner is unloaded. The next use
+ * of such a module loads it again, after the owner. */
 static cleave_status unload_tied_modules(const cleave_module *owner, uint64_t until_ns,
                                          cleave_error *error) {
   cleave_runtime *rt = owner->runtime;
@@ -53,8 +53,8 @@ static cleave_status unload_tied_modules(const cleave_module *owner, uint64_t un
   return CLEAVE_OK;
 }
 
-/* Reads the state of a module and unloads it. If reading fails, the module stays as it was. If
- * unloading fails, the next use of the module repeats it. */
+/* Reads the state of a module and unloads the module. If reading fails, the module stays as it was.
+ * If unloading fails, the next use of the module unloads it again. */
 cleave_status api_module_save_and_unload(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
@@ -90,7 +90,7 @@ cleave_status api_module_restore_state(cleave_module *m, uint64_t until_ns, clea
 
 static cleave_status send_given_weights(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   for (size_t i = m->n_pending_weights;
-       /* no given weight is freed before the node has all, so that the load can be repeated */
+       /* weights are freed only after the node has all, so that a failed load can be repeated */
        i-- > 0;) {
     api_state_item item = {.tensor = m->pending_weights[i].tensor};
     snprintf(item.name, sizeof item.name, "%s", m->pending_weights[i].name);
@@ -115,7 +115,8 @@ static cleave_status try_load_module(cleave_module *m, uint64_t until_ns, cleave
   return status;
 }
 
-/* Unloads the generations of earlier attempts that have ended late or with an unknown outcome. */
+/* Unloads the generations of the module that earlier attempts to load it may have left at its
+ * node. */
 static cleave_status unload_earlier_attempts(cleave_module *m, uint64_t until_ns,
                                              cleave_error *error) {
   for (uint32_t g = m->first_attempt_generation; g != m->generation; g++)

@@ -234,7 +234,8 @@ static void end_step_revert(cleave_runtime *rt, api_context *c) {
 }
 
 /* Begins or ends the revert of the pending step. cleave_step does not wait for the answers to
- * APPLY; the first later function that needs them does. */
+ * APPLY. The first later function that needs these answers waits for them, and calls this
+ * function. */
 uint64_t api_step_decision_advance(cleave_runtime *rt) {
   api_context *c = rt->undecided_context;
   if (!c) return UINT64_MAX;
@@ -282,11 +283,11 @@ static void record_decided_step(cleave_optimizer *o, api_context *c, bool is_app
   }
 }
 
-/* ---- final steps --------------------------------------------------------------------------------
+/* ---- final steps, which cannot be reverted (no_rollback) ----------------------------------------
  *
- * No function waits for the answers to a final step; if it fails, its context has the error. The
- * step is not sent until the next packet is. This is mostly the end of its context, and then one
- * message carries both. */
+ * A final step is sent with the next packet. That packet is mostly the END_CONTEXT of the step's
+ * context, and then one message carries both. No function waits for the answers to a final step. If
+ * the step fails, its context has the error. */
 
 static void decide_final_step(cleave_optimizer *o, api_context *c, bool is_applied, double scale) {
   cleave_runtime *rt = o->runtime;

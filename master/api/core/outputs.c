@@ -21,7 +21,7 @@ static void free_output_graphs(output_graphs *g) {
   for (int k = 0; k < g->n; k++) clv_graph_free(g->graphs[k]);
 }
 
-/* Joins the outputs of the graph g, and makes the graphs of the output modules. name: of the
+/* Joins the outputs of the graph g, and makes the graphs of the output modules. name: name of the
  * module, for messages. */
 static cleave_status join_outputs(const char *name, clv_graph *g, const int *outputs, int n,
                                   output_graphs *ret, cleave_error *error) {

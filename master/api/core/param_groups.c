@@ -136,15 +136,15 @@ static cleave_status add_group(cleave_optimizer *o, const api_optimizer_group *g
 static cleave_status add_module_params(cleave_optimizer *o, const cleave_group *from,
                                        const api_optimizer_group *g, cleave_module *m,
                                        cleave_error *error) {
-  bool joined = false;
+  bool has_joined = false;
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
     if (!api_requires_grad(p) || !is_param_named_by(from, p->name)) continue;
     if (m->param_group_numbers && m->param_group_numbers[i])
       return api_fail(error, CLV_EXISTS, "parameter '%s' of module '%s' is in two groups", p->name,
                       m->name);
-    if (!joined) TRY_API(add_group(o, g, m, error));
-    joined = true;
+    if (!has_joined) TRY_API(add_group(o, g, m, error));
+    has_joined = true;
     m->param_group_numbers[i] = (uint8_t)m->n_groups;
   }
   return CLEAVE_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Marks the nodes of a module whose forward runs again before their backward
+ * Marks the graph nodes of a module whose forward runs again before their backward
  * (cleave_module_options.recompute_blocks).
  */
 #include <stdio.h>
@@ -8,8 +8,8 @@
 
 #include "master/api/core/recompute_blocks_int.h"
 
-/* Finds the first and the last node of a block: the nodes whose name is `name`, or begins with
- * `name` and a dot. */
+/* Finds the first and the last graph node of a block: the nodes whose name is `name`, or begins
+ * with `name` and a dot. */
 static bool find_block(const clv_graph *g, const char *name, size_t len, int *ret_first_node,
                        int *ret_last_node) {
   bool is_found = false;

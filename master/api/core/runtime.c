@@ -80,7 +80,7 @@ void api_update_outage_clock(cleave_runtime *rt) {
   if (is_mending && !rt->outage_since_ns) {
     rt->outage_since_ns = api_now(rt);
   } else if (!is_mending && rt->outage_since_ns) {
-    /* the link was silent before its loss was noticed */
+    /* adds the time for which the link was silent before its loss was noticed */
     rt->total_outage_ns = sum_outage_ns(rt) + longest_peer_timeout_ns(rt);
     rt->outage_since_ns = 0;
   }

@@ -200,7 +200,7 @@ void api_runtime_free(cleave_runtime *rt) {
     clv_node_stop(rt->node);
     pthread_join(rt->node_thread, NULL);
   }
-  if (rt->peers) api_close_links(rt); /* no callback is running after this */
+  if (rt->peers) api_close_links(rt); /* after this no link calls back into the runtime */
   clv_node_free(clv_steal(&rt->node));
   clv_log_limiter_tick(&rt->worker_log_limiter, UINT64_MAX);
   size_t at = 0;

@@ -8,16 +8,16 @@
 #include "common/net/wire/wire.h"
 #include "master/api/api.h"
 
-/* Returns the path of a stage's weights, a file or a folder; NULL: it has none. */
+/* Returns the path of a stage's weights, a file or a folder; NULL: the stage has no weights. */
 static const char *find_weights_path(const clv_stage_spec *s) {
   return s->weights_folder ? s->weights_folder : s->weights_file;
 }
 
 /* True if an earlier stage takes its weights from the same path. */
-static bool is_artifact_checked_before(const clv_session_config *c, size_t stage_index) {
+static bool is_path_of_earlier_stage(const clv_session_config *c, size_t stage_index) {
   for (size_t i = 0; i < stage_index; i++) {
-    const char *place = find_weights_path(&c->stages[i]);
-    if (place && strcmp(place, find_weights_path(&c->stages[stage_index])) == 0) return true;
+    const char *path = find_weights_path(&c->stages[i]);
+    if (path && strcmp(path, find_weights_path(&c->stages[stage_index])) == 0) return true;
   }
   return false;
 }
@@ -58,7 +58,7 @@ clv_code cleave_secrets_check(const clv_session_config *c, const clv_wire_hello_
                               clv_err *err) {
   for (size_t i = 0; h->n_artifacts && i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
-    if (s->weights_secret && find_weights_path(s) && !is_artifact_checked_before(c, i))
+    if (s->weights_secret && find_weights_path(s) && !is_path_of_earlier_stage(c, i))
       CLV_TRY(compare_with_artifacts(c, s, h, err));
   }
   return CLV_OK;

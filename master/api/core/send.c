@@ -2,8 +2,8 @@
  *
  * Sends frames to nodes. A final step that was decided earlier is sent before any other frame. No
  * function waits for the answers to a final step, so the step is held back until the next frame.
- * This is mostly the end of its context, and one message then carries both.
- * */
+ * That frame is mostly the END_CONTEXT of the step's context, and then one message carries both.
+ */
 #include <stdio.h>
 #include <string.h>
 

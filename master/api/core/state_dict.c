@@ -49,8 +49,8 @@ cleave_status api_copy_state_result(const api_future *f, void *ret, cleave_error
  * request has been sent. */
 enum { WAITS_FOR_STEP, REQUEST_IS_SENT };
 
-/* Begins to read state. When this returns, the module is at its node; the operation waits for
- * pending steps later. */
+/* Begins to read state, after it has loaded the module at its node. The operation waits for pending
+ * steps later (api_state_advance). */
 cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error) {
   cleave_module *m = a->module;
@@ -85,7 +85,7 @@ static cleave_status store_read_result(cleave_runtime *rt, api_future *f, cleave
   const char *name = f->request.item_name;
   if (!name) {
     TRY_API(api_take_deferred_error(
-        rt, error)); /* the node has answered all earlier messages, failed steps included */
+        rt, error)); /* returns the failure of an earlier step, which is known by now */
     return api_state_check_items(m, (cleave_state_kind)f->state_kind, f->items,
                                  f->request.n_items_expected, error);
   }

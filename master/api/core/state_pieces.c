@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Copies state between a module's node and a file of the caller in pieces, with a few of them in
- * flight, so that this process never holds all of it.
+ * flight, so that this process never holds the complete state.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,12 +11,12 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/incarnations_int.h"
 
-/* A piece has MAX_PIECE_BYTES. The end of an item is divided into pieces of a half or a quarter of
- * that, and a rest below MIN_HALVED_PIECE_BYTES is a piece of its own. So the pool keeps tensors of
- * few sizes. */
+/* A piece has MAX_PIECE_BYTES. Near the end of an item pieces have a half or a quarter of that, and
+ * the last piece may be smaller than MIN_HALVED_PIECE_BYTES. So the pool keeps tensors of few
+ * sizes. */
 enum { MAX_PIECE_BYTES = 256 << 10, MIN_HALVED_PIECE_BYTES = 64 << 10, MAX_PIECES_IN_FLIGHT = 64 };
-/* Smallest and largest window, the most bytes that may be in flight. Between these limits the
- * window is 1 / WINDOW_DIVISOR of all bytes. */
+/* Limits of the window, the number of bytes that may be in flight. The window is 1 / WINDOW_DIVISOR
+ * of all bytes, but at least MIN_WINDOW_BYTES and at most MAX_WINDOW_BYTES. */
 enum { MIN_WINDOW_BYTES = 2 << 20, MAX_WINDOW_BYTES = 16 << 20, WINDOW_DIVISOR = 32 };
 
 /* A piece in flight: bytes offset..offset + length - 1 of items[item_index]. */
@@ -25,7 +25,7 @@ typedef struct piece {
   uint64_t offset;
   size_t length;
   api_state_request request;
-  api_state_item received_item; /* the bytes of a piece that is read */
+  api_state_item received_item; /* bytes of the piece that the node has sent, if state is read */
 } piece;
 
 /* A call of cleave_state_take or cleave_state_give. */
@@ -40,11 +40,11 @@ typedef struct transfer {
   size_t item_index;                  /* index of the item that the next piece belongs to */
   uint64_t offset;                    /* byte of the item at which the next piece begins */
   piece pieces[MAX_PIECES_IN_FLIGHT]; /* circular list of the pieces in flight */
-  /* index of the oldest piece in flight; number in flight */
+  /* index of the oldest piece in flight; number of pieces in flight */
   size_t first_piece, n_pieces_in_flight;
 } transfer;
 
-/* ---- division into pieces -------------------------------------------------------------------- */
+/* ---- dividing items into pieces -------------------------------------------------------------- */
 
 static clv_code compute_item_bytes(const clv_weights_want *w, size_t *ret, clv_err *err) {
   return clv_shape_bytes(&w->shape, w->dtype, ret, err);
@@ -56,7 +56,7 @@ static size_t next_piece_bytes(const transfer *p) {
   return CLV_MIN(remaining_bytes, length);
 }
 
-/* Sets the transfer to the first item at or after index `item_index` that is not empty. */
+/* Continues the transfer with the first item at or after index `item_index` that has bytes. */
 static cleave_status skip_to_item(transfer *p, size_t item_index, cleave_error *error) {
   p->item_index = item_index;
   p->offset = 0;
@@ -67,8 +67,8 @@ static cleave_status skip_to_item(transfer *p, size_t item_index, cleave_error *
   return CLEAVE_OK;
 }
 
-/* Returns the next piece, and adds it to the pieces in flight. NULL: there is none, or the window
- * is full. */
+/* Returns the next piece, in the circular list behind the pieces in flight. The caller counts it as
+ * in flight with advance_transfer. NULL: no piece is left, or the window is full. */
 static piece *next_piece(transfer *p) {
   size_t length = p->item_index < p->n ? next_piece_bytes(p) : 0;
   if (!length || p->n_pieces_in_flight == MAX_PIECES_IN_FLIGHT ||
@@ -142,7 +142,7 @@ static cleave_status send_request(transfer *p, piece *x, clv_packet *packet, cle
   return is_ending ? CLEAVE_OK : status;
 }
 
-/* ---- pieces from the node -------------------------------------------------------------------- */
+/* ---- reading pieces from the node ------------------------------------------------------------ */
 
 static cleave_status request_piece(transfer *p, piece *x, cleave_error *error) {
   clv_packet *packet;
@@ -213,7 +213,7 @@ static cleave_status take_all_items(transfer *p, cleave_piece_move *take, void *
   if (status != CLEAVE_OK) return status;
   LOCKED(p->rt);
   return api_take_deferred_error(
-      p->rt, error); /* the node has answered all earlier messages, failed steps included */
+      p->rt, error); /* returns the failure of an earlier step, which is known by now */
 }
 
 /* Reads all items at once, from a worker that does not support pieces, and passes them to
@@ -236,7 +236,7 @@ static cleave_status take_complete_items(const transfer *p, cleave_piece_move *t
   return code == CLV_OK ? CLEAVE_OK : api_convert_error(error, &why);
 }
 
-/* ---- pieces to the node ---------------------------------------------------------------------- */
+/* ---- writing pieces to the node -------------------------------------------------------------- */
 
 static cleave_status put_piece(transfer *p, piece *x, clv_tensor *t, cleave_error *error) {
   clv_packet *packet;

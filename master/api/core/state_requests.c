@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests for state: sends them to the module's node, waits for the answers, and checks these
- * against the module's graph.
+ * Requests for state: sends requests to the module's node, waits for the answers, and checks the
+ * answers against the module's graph.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,7 +97,7 @@ cleave_status api_put_state_items(cleave_module *m, clv_state_kind state_kind, u
   return status;
 }
 
-/* ---- all items of a kind --------------------------------------------------------------------- */
+/* ---- all items of a kind of state ------------------------------------------------------------ */
 
 /* Computes the number of items from the module, so that a worker cannot send more. */
 size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {

@@ -16,8 +16,8 @@ cleave_status api_state_send_get(cleave_module *m, clv_state_kind state_kind, ui
 static inline bool api_is_request_answered(const api_state_request *r) {
   return r->has_failed || (r->is_answered && r->n_items_received >= r->n_items_expected);
 }
-/* With the runtime's lock held: waits for all answers. what: name of the request, for the error of
- * a deadline. */
+/* With the runtime's lock held: waits for all answers. what: name of the request in the message if
+ * the deadline passes. */
 cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,
                               uint64_t until_ns, cleave_error *error) CLEAVE_RESULT;
 /* As api_state_send_get, for a STATE_PUT of n items, above 0. context_id: context of gradients; 0

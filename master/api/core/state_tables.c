@@ -23,7 +23,7 @@ typedef struct state_cell {
  *                      for LOST.
  *   LOST_DURING_REJOIN The new link has ended before the rejoin was done, so the rejoin fails.
  *   CLOSED             The runtime is being closed, so the end of the link is ignored. */
-static const state_cell peers[N_PEER_STATES][N_PEER_EVENTS] = {
+static const state_cell peer_table[N_PEER_STATES][N_PEER_EVENTS] = {
     [PEER_PRESENT] = {[PEER_LINK_ENDS] = DO(BEGIN, PEER_LOST),
                       [PEER_REJOIN_BEGINS] = DO(REFUSE, PEER_PRESENT),
                       [PEER_CLOSES] = DO(END, PEER_CLOSED)},
@@ -62,7 +62,7 @@ static const state_cell peers[N_PEER_STATES][N_PEER_EVENTS] = {
  *             node has answered or is lost.
  *   GONE      The module has no index. Its record stays while a kept value (cleave_keep) or an
  *             operation needs the record. */
-static const state_cell modules[N_MODULE_STATES][N_MODULE_EVENTS] = {
+static const state_cell module_table[N_MODULE_STATES][N_MODULE_EVENTS] = {
     [MODULE_NEW] = {[MODULE_TRANSFER_BEGINS] = DO(BEGIN, MODULE_PLACING),
                     [MODULE_OUTDATED] = DO(IGNORE, MODULE_NEW),
                     [MODULE_UNLOADS] = DO(BEGIN, MODULE_UNLOADING),
@@ -98,7 +98,7 @@ static const state_cell modules[N_MODULE_STATES][N_MODULE_EVENTS] = {
  *   ENDING_KEPT The nodes have answered, or will, but still hold calls on which kept values depend.
  *               No function waits, and the context does not count in n_ending_contexts. The context
  *               is freed when no node holds anything of it. */
-static const state_cell contexts[API_N_CONTEXT_STATES][API_N_CONTEXT_EVENTS] = {
+static const state_cell context_table[API_N_CONTEXT_STATES][API_N_CONTEXT_EVENTS] = {
     [API_CONTEXT_OPEN] = {[API_CONTEXT_CLOSES] = DO(BEGIN, API_CONTEXT_CLOSING),
                           [API_CONTEXT_ENDS] = DO(BEGIN, API_CONTEXT_ENDING),
                           [API_CONTEXT_OWNERS_ANSWERED] = DO(IGNORE, API_CONTEXT_OPEN)},
@@ -115,19 +115,19 @@ static const state_cell contexts[API_N_CONTEXT_STATES][API_N_CONTEXT_EVENTS] = {
 };
 
 api_action api_peer_on_event(api_peer_state *state, api_peer_event event) {
-  const state_cell *c = &peers[*state][event];
+  const state_cell *c = &peer_table[*state][event];
   if (c->action) *state = (api_peer_state)c->next_state;
   return (api_action)c->action;
 }
 
 api_action api_module_on_event(api_module_state *state, api_module_event event) {
-  const state_cell *c = &modules[*state][event];
+  const state_cell *c = &module_table[*state][event];
   if (c->action) *state = (api_module_state)c->next_state;
   return (api_action)c->action;
 }
 
 api_action api_context_on_event(api_context_state *state, api_context_event event) {
-  const state_cell *c = &contexts[*state][event];
+  const state_cell *c = &context_table[*state][event];
   if (c->action) *state = (api_context_state)c->next_state;
   return (api_action)c->action;
 }

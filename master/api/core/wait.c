@@ -36,16 +36,16 @@ static bool drive_master_node(cleave_runtime *rt, uint64_t until_ns) {
   return is_in_time;
 }
 
-/* Detects that the process was stopped, by a timer that has fired much too late. Packets that came
- * meanwhile are still unread, so no deadline passes for the next GRACE_AFTER_STOP_NS. */
+/* Detects by a timer that has fired much too late that the process was stopped (SIGSTOP). Packets
+ * that came meanwhile are still unread, so no deadline passes for the next GRACE_AFTER_STOP_NS. */
 static void detect_process_stop(cleave_runtime *rt, uint64_t began_ns, uint64_t until_ns) {
   uint64_t now_ns = api_now(rt);
   if (began_ns < until_ns && now_ns > until_ns && now_ns - until_ns > PROCESS_STOP_DELAY_NS)
     rt->deadlines_paused_until_ns = now_ns + GRACE_AFTER_STOP_NS;
 }
 
-/* Ends the links to silent workers, in a process that must exit. Workers that answer are still
- * waited for. */
+/* Ends the links to silent workers, in a process that must exit. The process still waits for
+ * workers that answer. */
 static void end_silent_links(cleave_runtime *rt) {
   for (uint32_t i = 1; i < rt->n_peers; i++)
     if (!api_is_peer_lost(&rt->peers[i]) && rt->peers[i].link)
@@ -58,8 +58,8 @@ static void flush_links(cleave_runtime *rt) {
     if (!api_is_peer_lost(&rt->peers[i])) clv_link_flush(rt->peers[i].link);
 }
 
-/* Sleeps until it is woken, or drives the master's node, which also sends buffered packets. Returns
- * false if until_ns has passed. */
+/* Sleeps until `condition` is signalled, or drives the master's node if no thread drives it. Sends
+ * buffered packets in either case. Returns false if until_ns has passed. */
 static bool sleep_until(cleave_runtime *rt, pthread_cond_t *condition, uint64_t until_ns) {
   if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller)
     return drive_master_node(rt, until_ns);

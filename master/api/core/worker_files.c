@@ -100,7 +100,7 @@ void api_worker_file_advance(cleave_runtime *rt, api_future *f) {
   if (why.status == CLEAVE_OK && r->has_failed) why = r->failure;
   if (why.status == CLEAVE_OK) {
     if (!r->is_answered) return;
-    (void)api_take_deferred_error(rt, &why); /* the node has answered all earlier messages */
+    (void)api_take_deferred_error(rt, &why); /* returns an earlier step's failure, known by now */
   }
   api_state_free_work(rt, f);
   api_future_finish(rt, f, &why);

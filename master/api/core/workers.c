@@ -11,8 +11,8 @@
 /* 64 TiB. A worker's reply that claims more memory for one module violates the protocol. */
 #define MAX_MODULE_BYTES ((uint64_t)64 << 40)
 
-/* number of file descriptors that the runtime itself needs; most that gRPC and the connections need
- * for each worker */
+/* N_RESERVED_FILES: number of file descriptors that the runtime itself needs. N_FILES_PER_WORKER:
+ * most that gRPC and the connections need for each worker. */
 enum { N_RESERVED_FILES = 8, N_FILES_PER_WORKER = 2 + CLEAVE_BULK_LANES };
 
 /* ---- calls to a worker ----------------------------------------------------------------------- */
@@ -92,29 +92,29 @@ static void compare_processors(const api_peer *p, const char *worker_isa,
                p->name, worker_libraries, own_libraries);
 }
 
-/* Notifies the program if the worker's results will not be bit-identical to the master's, or if its
- * clock is wrong. Results are promised to be bit-identical only for the same kind of device, the
- * same instruction set or capability, and the same versions of libraries. */
+/* Notifies the program if the worker's results will not be bit-identical to the master's, or if the
+ * worker's clock is wrong. Results are promised to be bit-identical only for the same kind of
+ * device, the same instruction set or capability, and the same versions of libraries. */
 static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
   const clv_wire_about *worker_about = &h->about;
   int at = clv_wire_find_device(h, p->device);
   const char *kind = at < 0 ? "cpu" : h->device_kinds[at].kind;
-  const char *their_isa = at < 0 ? worker_about->isa : h->device_kinds[at].isa;
+  const char *worker_isa = at < 0 ? worker_about->isa : h->device_kinds[at].isa;
   bool is_cpu = strcmp(kind, "cpu") == 0;
   if (is_cpu)
-    compare_processors(p, their_isa, at < 0 ? "" : h->device_kinds[at].libraries);
+    compare_processors(p, worker_isa, at < 0 ? "" : h->device_kinds[at].libraries);
   else
     clv_notify(p->runtime->on_notice,
                "worker %s computes on %s (%s, %s): results are bit-identical to other placements "
                "on such devices, and near those of processors",
-               p->name, p->device, kind, their_isa);
+               p->name, p->device, kind, worker_isa);
   int64_t clock_skew_ms = (int64_t)(worker_about->unix_ms - clv_wall_ms());
   if (clock_skew_ms > 60000 || clock_skew_ms < -60000)
     clv_notify(p->runtime->on_notice, "the clock of worker %s differs by %lld s", p->name,
                (long long)(clock_skew_ms / 1000));
 }
 
-/* Refuses a worker that cannot use the session's reference lease, because with a shorter lease it
+/* Refuses a worker that cannot use the session's reference lease. With a shorter lease the worker
  * would free values that other nodes still use. */
 static clv_code check_lease(const clv_session_config *c, const clv_wire_about *worker_about,
                             clv_err *err) {
@@ -297,7 +297,7 @@ static bool is_listed_direct(const cleave_module *m, const char *worker) {
   return false;
 }
 
-/* Lists the workers to which the module's worker may link directly. Returns how many. */
+/* Lists the workers to which the module's worker may link directly. Returns their number. */
 static uint32_t list_direct_peers(const cleave_module *m, const char **names) {
   cleave_runtime *rt = m->runtime;
   const api_peer *from = &rt->peers[m->node];
@@ -330,8 +330,9 @@ static void fill_groups(const cleave_module *m, const char **names, clv_wire_gro
   }
 }
 
-static bool has_same_spec(const clv_wire_spec *theirs, clv_dtype dtype, const clv_shape *shape) {
-  return theirs->dtype == dtype && clv_shape_equal(&theirs->shape, shape);
+static bool has_same_spec(const clv_wire_spec *worker_spec, clv_dtype dtype,
+                          const clv_shape *shape) {
+  return worker_spec->dtype == dtype && clv_shape_equal(&worker_spec->shape, shape);
 }
 
 /* Checks the reply of LoadModule against the graph of this program. */
@@ -376,8 +377,8 @@ void api_module_set_device(cleave_module *m, const char *device) {
     snprintf(m->device, sizeof m->device, "%.*s", API_DEVICE_NAME_BYTES - 1, device);
 }
 
-/* Adds the ties to a request. Refuses a worker that does not support ties, because it would train
- * two separate parameters. */
+/* Adds the ties to a request. Refuses a worker that does not support ties, because such a worker
+ * would train two separate parameters. */
 static clv_code fill_ties(const cleave_module *m, const api_peer *p, clv_wire_load_request *q,
                           clv_err *err) {
   for (int i = 0; i < m->params->n_ties; i++) {
@@ -392,7 +393,8 @@ static clv_code fill_ties(const cleave_module *m, const api_peer *p, clv_wire_lo
   return CLV_OK;
 }
 
-/* Refuses a worker whose version cannot keep averages, because its checkpoints would lack them. */
+/* Refuses a worker whose version cannot keep averages, because the worker's checkpoints would lack
+ * the averages. */
 static clv_code check_ema(const cleave_module *m, const api_peer *p, clv_err *err) {
   if (p->supports_ema || !m->optimizer || !(m->groups[0]->optim.ema > 0)) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Asynchronous forms of functions that block in a gRPC call or while they connect. The operations
- * of await.c cannot advance these, so each runs on a separate thread, and a future is done when the
- * thread has ended.
+ * of await.c cannot advance such a function step by step, so each runs on a separate thread, and
+ * its future is done when the thread has ended.
  */
 #include <stdio.h>
 #include <stdlib.h>

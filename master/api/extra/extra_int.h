@@ -25,7 +25,7 @@ cleave_status api_reload_run(cleave_runtime *rt, const api_reload *r, uint64_t d
                              cleave_error *error) CLEAVE_RESULT;
 void api_reload_free(api_reload *r); /* NULL is allowed */
 
-/* ---- comparing rows with tensors (fronts.c) -------------------------------------------------- */
+/* ---- comparing declared rows with what tensors show (fronts.c) ------------------------------- */
 
 /* A program's fronts: the layers at the master through which a record passes before a tensor is
  * sent. The object keeps samples of the weights of modules at the master, and a list of the fronts
@@ -38,9 +38,9 @@ void api_fronts_free(api_fronts *f); /* NULL is allowed */
 /* Begins to keep samples of the values that the program gives to modules at the master. With the
  * runtime's lock held. */
 void api_fronts_switch_on(api_fronts *f);
-/* Implement note_module, note_values and judge_tensor of api_gate. The first two add to the host's
- * ledger which layer keys and values the module's worker will know. api_fronts_judge compares what
- * a value shows with the declared row that permits it. */
+/* Implement note_module, note_values and judge_tensor of api_gate. api_fronts_note_module and
+ * api_fronts_note_values add to the host's ledger which layer keys and values the module's worker
+ * will know. api_fronts_judge compares what a value shows with the declared row that permits it. */
 cleave_status api_fronts_note_module(api_fronts *f, const cleave_module *m,
                                      cleave_error *error) CLEAVE_RESULT;
 cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,

@@ -27,7 +27,7 @@ static cleave_status check_names(const cleave_module *m, const char *const *name
   return CLEAVE_OK;
 }
 
-/* Lists the frozen parameters and counts those that learn. */
+/* Lists the frozen parameters, and counts the parameters that learn. */
 static void count_trainable_params(cleave_module *m) {
   m->n_frozen_params = m->n_trained_params = 0;
   for (int i = 0; i < m->params->n; i++) {

@@ -40,11 +40,11 @@ typedef struct given_values {
   const char *plain_reason;   /* why the values hide nothing by themselves; NULL: no reason */
 } given_values;
 
-/* Values on which a value depends, itself included, by ascending id, and the node of each in the
- * joined graph. */
+/* A value and all values on which it depends, and the graph node of each value in the joined
+ * graph. */
 typedef struct sources {
   const api_value *list[MAX_SOURCES]; /* [n] the values, by ascending id */
-  int nodes[MAX_SOURCES];             /* [n] node of each value in the joined graph */
+  int nodes[MAX_SOURCES];             /* [n] graph node of each value in the joined graph */
   size_t n;
 } sources;
 
@@ -58,8 +58,8 @@ struct api_fronts {
   /* [n_compared_hashes] hashes of joined graphs whose rows were found correct */
   uint64_t *compared_hashes;
   size_t n_compared_hashes;
-  /* number of reads of weights that were added to the ledger; monotonic time before which the next
-   * is not added, ns */
+  /* number of reads of weights that were added to the ledger; monotonic time before which no
+   * further read is added, ns */
   uint64_t n_noted_readings, next_noted_reading_ns;
   sources sources; /* sources of the value that is being compared */
 };
@@ -162,19 +162,19 @@ static const char *find_worker_identity(const cleave_runtime *rt, uint32_t node)
   return rt->peers[node].spec->identity;
 }
 
-static bool is_later_node(const clv_graph *g, int k) {
+static bool is_later_node_of_layer(const clv_graph *g, int k) {
   const clv_node *n = &g->nodes[k];
   return k > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
 }
 
-/* Returns the ledger's name of the key of a module's node. A module with the seed of a session's
- * network (CLEAVE_SESSION_NETWORK) has the names of that network, because a session with the same
- * train.seed has the same keys. */
+/* Returns the ledger's name of the key of graph node k of a module. A module with the seed of a
+ * session's network (CLEAVE_SESSION_NETWORK) has the names of that network, because a session with
+ * the same train.seed has the same keys. */
 static clv_code find_ledger_key_name(const cleave_module *m, int k, clv_sha256 *ret, clv_err *err) {
   const clv_node *n = &m->graph->nodes[k];
   if (m->seed != CLEAVE_SESSION_NETWORK) return clv_ledger_hash_module_key(&n->key, ret, err);
   return clv_ledger_hash_layer_key(&m->runtime->seed, n->layer,
-                                   is_later_node(m->graph, k) ? n->name : "", ret, err);
+                                   is_later_node_of_layer(m->graph, k) ? n->name : "", ret, err);
 }
 
 static clv_code add_tensor_sample(clv_ledger_list *l, const char *identity, const cleave_tensor *t,
@@ -258,14 +258,14 @@ cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,
 
 /* ---- looking up which layers workers know ---------------------------------------------------- */
 
-/* A joined graph, with what workers know of each node, and the first reason why a layer hides
+/* A joined graph, with what workers know of each graph node, and the first reason why a layer hides
  * nothing. */
 typedef struct joined_graph {
   /* the graph is for a gradient, which shows labels, so a layer that does not learn hides
    * nothing */
   bool is_for_label_gradient;
   clv_graph *graph;
-  clv_weight_secrecy *layer_kinds; /* [CLV_MAX_NODES] what workers know of each node */
+  clv_weight_secrecy *layer_kinds; /* [CLV_MAX_NODES] what workers know of each graph node */
   clv_ledger *ledger;              /* NULL until a layer is looked up */
   clv_bytes reason;                /* why a layer hides nothing; empty: workers know no layer */
 } joined_graph;
@@ -498,8 +498,8 @@ static clv_code judge_value(api_fronts *f, const api_value *v, bool has_all_sour
   return judge_node(j, find_source_node(&f->sources, v), ret, err);
 }
 
-/* Applies the rules to the gradient of a node's value, back from the value that the loss reads
- * (g->output_node). */
+/* Applies the rules to the gradient of a graph node's value, back from the value that the loss
+ * reads (g->output_node). */
 static clv_code judge_gradient_of_node(const joined_graph *j, int node, verdict *ret,
                                        clv_err *err) {
   const clv_graph *g = j->graph;
@@ -574,8 +574,9 @@ static void remember_compared_hash(api_fronts *f, uint64_t hash) {
   f->compared_hashes[f->n_compared_hashes++] = hash;
 }
 
-/* Compares the row of a tensor with the verdict. If row and verdict agree, stores the hash of the
- * joined graph, unless `hash` is 0. */
+/* Compares the row of a tensor with the verdict. If the row agrees with the verdict, stores the
+ * hash of the joined graph, so that the graph is not compared again; `hash` 0: there is no hash to
+ * store. */
 static cleave_status compare_row_with_verdict(api_fronts *f, const cleave_sending *sending,
                                               const verdict *rule_verdict, const joined_graph *j,
                                               uint64_t hash, cleave_error *error) {

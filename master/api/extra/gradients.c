@@ -213,7 +213,7 @@ static cleave_status find_modules(const cleave_runtime *rt, api_future *f, cleav
   return CLEAVE_OK;
 }
 
-/* Requests the gradients of all modules, before any answer is waited for. */
+/* Requests the gradients of all modules at once, without waiting for an answer. */
 static cleave_status request_all_gradients(const cleave_runtime *rt, api_future *f,
                                            cleave_error *error) {
   const all_gradients *g = f->private_record;
@@ -230,8 +230,8 @@ static cleave_status request_all_gradients(const cleave_runtime *rt, api_future 
   return CLEAVE_OK;
 }
 
-/* Checks the gradients of a module: one of each trainable parameter, in their order, or none if no
- * backward reached it. */
+/* Checks the gradients of a module: one of each trainable parameter, in the order of the
+ * parameters, or none if no backward reached the module. */
 static cleave_status check_module_gradients(const module_gradients *q, cleave_error *error) {
   const cleave_module *m = q->module;
   uint32_t n = 0;

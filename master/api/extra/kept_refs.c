@@ -59,14 +59,14 @@ static cleave_status send_to_master_node(cleave_runtime *rt, clv_packet *p) {
   return CLEAVE_OK;
 }
 
-/* Releases the reference at the master's own node, once the program has released it and nothing
- * uses it. */
+/* Releases the reference at the master's own node, once the program has released the reference and
+ * no leaf or function uses it. */
 static void release_if_unused(cleave_runtime *rt, api_kept_ref *k) {
   clv_packet *p;
   clv_err err;
   if (!k->is_released || k->owner_lacks_value || k->n_leaves || k->n_waiters) return;
   bool is_owned_by_master = k->owner_node == 0 && !k->has_failed;
-  /* for an owned value, the node reports when it is freed */
+  /* if the master owns the value, its node reports later that the value is freed */
   k->owner_lacks_value = !is_owned_by_master;
   if (clv_packet_new_ref_release(rt->pool, &k->ids, &p, &err) == CLV_OK)
     (void)send_to_master_node(rt, p);
@@ -162,7 +162,7 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
 }
 
 static void await_owners(cleave_runtime *rt, api_context *c, uint64_t until_ns) {
-  c->n_waiters++; /* so that the context is not freed during the wait */
+  c->n_waiters++; /* keeps the record of the context during the wait */
   while (c->n_unconfirmed_kept_values && !c->has_failed && api_wait(rt, until_ns)) continue;
   c->n_waiters--;
   if (c->state != API_CONTEXT_OPEN) api_wake(rt);
@@ -210,7 +210,7 @@ static bool mark_expected_values(cleave_runtime *rt, const api_context *c) {
   return has_expected_value;
 }
 
-/* Marks the inputs of all marked calls, and their inputs in turn. One walk from the newest value to
+/* Marks (is_retained) all values on which marked calls depend. One walk from the newest value to
  * the oldest suffices, because a call is newer than its inputs. */
 static void mark_inputs(api_context *c) {
   for (api_value *v = c->newest_value; v; v = v->older_value)
@@ -466,7 +466,7 @@ static void take_fetched_value(cleave_runtime *rt, api_kept_ref *k, const api_pe
   rt->needs_wake = true;
 }
 
-/* Handles the owner's answer to a KEEP, which says that it keeps the value or why it cannot. */
+/* Handles the owner's answer to a KEEP: the owner keeps the value, or says why it cannot. */
 static void take_owner_answer(cleave_runtime *rt, api_kept_ref *k, const clv_frame *f) {
   k->is_confirmed = !f->has_failure;
   if (f->has_failure && !k->has_failed) {

@@ -29,7 +29,7 @@ static uint32_t count_segment_modules(const cleave_parallel *p, const clv_chain_
 
 /* ---- the parameters of a part ---------------------------------------------------------------- */
 
-/* The parameters of one part, cut from the block of all parameters. */
+/* Parameters of one part of a divided layer, with values cut from those of the undivided layers. */
 typedef struct part_weights {
   clv_params *params; /* parameters of the part's graph */
   char *weights_block;

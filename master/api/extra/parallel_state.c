@@ -35,7 +35,7 @@ static uint32_t find_part_index(const cleave_parallel *p, uint32_t module) {
   return 0;
 }
 
-/* ---- joining parts --------------------------------------------------------------------------- */
+/* ---- joining the parts of items of state ----------------------------------------------------- */
 
 static cleave_named_tensor *find_item(cleave_state *s, const char *name) {
   for (size_t i = 0; i < s->n; i++)
@@ -47,19 +47,19 @@ static cleave_named_tensor *find_item(cleave_state *s, const char *name) {
  * NULL. Takes ownership of the item's name. */
 static cleave_status add_item(cleave_state *to, cleave_named_tensor *item, const clv_param *of,
                               cleave_named_tensor **ret, cleave_error *error) {
-  cleave_named_tensor *joined = &to->items[to->n];
+  cleave_named_tensor *joined_item = &to->items[to->n];
   clv_shape shape = of ? of->shape : convert_tensor_shape(&item->tensor);
   size_t bytes;
   TRY(clv_shape_bytes(&shape, (clv_dtype)item->tensor.dtype, &bytes, &err));
-  TRY(clv_alloc(CLV_MAX(bytes, 1), 1, &joined->tensor.data, &err));
-  joined->tensor.dtype = item->tensor.dtype;
-  joined->tensor.rank = shape.rank;
-  memcpy(joined->tensor.shape, shape.dim, sizeof joined->tensor.shape);
-  joined->tensor.capacity = CLV_MAX(bytes, 1);
-  joined->name = item->name;
+  TRY(clv_alloc(CLV_MAX(bytes, 1), 1, &joined_item->tensor.data, &err));
+  joined_item->tensor.dtype = item->tensor.dtype;
+  joined_item->tensor.rank = shape.rank;
+  memcpy(joined_item->tensor.shape, shape.dim, sizeof joined_item->tensor.shape);
+  joined_item->tensor.capacity = CLV_MAX(bytes, 1);
+  joined_item->name = item->name;
   item->name = NULL;
   to->n++;
-  *ret = joined;
+  *ret = joined_item;
   return CLEAVE_OK;
 }
 
@@ -68,12 +68,12 @@ static cleave_status add_item(cleave_state *to, cleave_named_tensor *item, const
 static cleave_status join_item(const cleave_parallel *p, cleave_named_tensor *item, uint32_t k,
                                cleave_state *to, cleave_error *error) {
   const clv_param *of = find_item_param(p->params, item->name);
-  cleave_named_tensor *joined = find_item(to, item->name);
-  if (!joined) TRY_API(add_item(to, item, of, &joined, error));
-  clv_tensor_part part = {convert_tensor_shape(&joined->tensor),
+  cleave_named_tensor *joined_item = find_item(to, item->name);
+  if (!joined_item) TRY_API(add_item(to, item, of, &joined_item, error));
+  clv_tensor_part part = {convert_tensor_shape(&joined_item->tensor),
                           convert_tensor_shape(&item->tensor), k,
                           clv_dtype_size((clv_dtype)item->tensor.dtype)};
-  clv_tensor_part_copy(&part, joined->tensor.data, item->tensor.data, true);
+  clv_tensor_part_copy(&part, joined_item->tensor.data, item->tensor.data, true);
   return CLEAVE_OK;
 }
 
@@ -125,7 +125,7 @@ static cleave_status check_item(const cleave_parallel *p, const cleave_named_ten
                   clv_shape_format(&shape, given_type, sizeof given_type));
 }
 
-/* The items of one module, in memory of their own. */
+/* Items of state that were cut for one module. The items own their memory. */
 typedef struct cut_items {
   cleave_named_tensor *list;
   size_t n;

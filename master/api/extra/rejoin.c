@@ -2,7 +2,7 @@
  *
  * Reconnects workers that were lost (cleave_worker_rejoin), and loads the modules again that were
  * lost with them (cleave_module_reload). Contexts that used an earlier incarnation of a worker have
- * failed, and nothing of theirs is sent to the worker any more. Other contexts are not affected.
+ * failed, and none of their frames is sent to the worker any more. Other contexts are not affected.
  */
 
 #include <stdio.h>
@@ -133,7 +133,8 @@ cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
   api_interruptible_begin(runtime, &waits);
   TRY_API(find_lost_peer(runtime, worker, &p, error));
   TRY_API(wait_until_worker_idle(runtime, p, until_ns, error));
-  TRY_API(find_lost_peer(runtime, worker, &p, error)); /* another thread may have begun first */
+  /* another thread may have begun to rejoin this worker */
+  TRY_API(find_lost_peer(runtime, worker, &p, error));
   begin_rejoin(p, api_deadline_monotonic_ns(runtime, until_ns), &old_link, &channel);
   api_unlock(runtime);
   cleave_status status = reconnect_worker(p, old_link, channel, error);
@@ -207,8 +208,8 @@ static cleave_status check_module_lost(const cleave_module *m, cleave_error *err
                   "module '%s' was not lost; its state is written by cleave_state_write", m->name);
 }
 
-/* Sends UNLOAD for the module that a failed reload may have left at the node. The next reload has
- * another generation, so it does not collide with this one. */
+/* Sends UNLOAD for the module that a failed reload may have left at the node. The next reload uses
+ * another generation, so this UNLOAD does not affect the module of that reload. */
 static void send_unload(cleave_module *m) {
   clv_packet *p;
   if (api_packet_new(m->runtime, CLV_UNLOAD, 0, ++m->runtime->next_id, &p, NULL) != CLEAVE_OK)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Steps for programs that also step parameters of their own with the same decision. The program
- * gives the sum of squares of its gradients, and gets the decision and the factor of clipping.
+ * gives the sum of squares of its gradients, and gets the decision and the clipping factor.
  */
 #include "master/api/extra/extra_int.h"
 
