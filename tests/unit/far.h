@@ -29,7 +29,7 @@ typedef struct far_block {
 static struct {
   const clv_backend *host_backend;
   char *region;
-  /* offset at which the highest block so far ends; memory above was never used */
+  /* end of the highest block that was ever allocated; the memory above was never used */
   size_t highest_end;
   far_block blocks[FAR_BLOCKS]; /* memory blocks, sorted by address */
   size_t n_blocks;
@@ -47,7 +47,7 @@ static struct {
 
 /* guards far.blocks and far_n_threads_inside, because each device of a node has a thread */
 static pthread_mutex_t far_lock = PTHREAD_MUTEX_INITIALIZER;
-static int far_n_threads_inside; /* threads that may access the memory now */
+static int far_n_threads_inside; /* number of threads that may access the memory now */
 static _Thread_local bool far_is_thread_inside;
 
 static inline void far_set_protection(int protection) {
@@ -62,8 +62,8 @@ static inline void far_allow_access(void) {
   pthread_mutex_unlock(&far_lock);
 }
 
-/* Counts an operation that a real device would run later, and allows access to the memory for it.
- */
+/* Counts an operation, which a real device would run later, and permits this thread to access the
+ * device's memory. */
 static inline void far_count_operation(void) {
   far.n_unfinished++;
   far_allow_access();
@@ -83,8 +83,8 @@ static inline bool far_is_planned_failure(uint64_t *countdown) {
   return *countdown && --*countdown == 0;
 }
 
-/* Returns the index at which a new block is to be inserted: after the first gap of that size.
- * *ret_at: offset of the gap. */
+/* Finds the first gap between blocks that has at least `bytes` bytes. Returns the index in
+ * far.blocks for a block in that gap. *ret_at: offset of the gap. */
 static inline size_t far_find_gap(size_t bytes, size_t *ret_at) {
   size_t i = 0;
   *ret_at = 0;
@@ -338,8 +338,8 @@ static inline clv_code far_check_tf32(const clv_backend *b, clv_err *err) {
   return far.host_backend->check_tf32(far.host_backend, err);
 }
 
-/* Returns one of two devices, which use the kernels of `inner`, or of ref where it has none. All
- * devices of a program share one memory. */
+/* Returns device `number` (0 or 1). It uses the kernels of `inner`, or of ref where `inner` has
+ * none. All devices of a program share one memory. */
 static inline const clv_backend *far_get_device(const clv_backend *inner, int number) {
   static const clv_backend_memory memory = {.allocate = far_allocate,
                                             .free = far_free,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the state tables of peers, modules and contexts: every cell (an event in a state) that
- * must exist, and that no other cell exists.
+ * Tests the state tables of peers, modules and contexts: each cell (an event in a state) that must
+ * exist does exist, and no other cell does.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -38,8 +38,8 @@ static void unknown_newer_fields_must_be_zero(void **state) {
   assert_non_null(strstr(e.text, "cleave_context_options has "));
 }
 
-/* An old caller's options end before `name`, the first field after `size`, or directly after
- * `name`. The library must not read fields beyond that size. */
+/* Options of a caller that was compiled with an older header end directly before or directly after
+ * their field `name`. The library must not read fields beyond that size. */
 static void fields_beyond_an_older_size_are_not_accessed(void **state) {
   (void)state;
   cleave_context c;
@@ -76,8 +76,8 @@ static void missing_size_is_refused_by_name(void **state) {
   assert_non_null(strstr(e.text, "cleave_options.size is 0"));
 }
 
-/* A session file with 64 workers is refused, unless the options select 63 of them. That call fails
- * later, because the certificate files do not exist. */
+/* A session file with 64 workers is refused. If the options select 63 of these workers, the file is
+ * accepted, and the call fails later, because the certificate files do not exist. */
 static void the_64th_worker_is_refused_by_name(void **state) {
   (void)state;
   char text[16384];

@@ -105,7 +105,7 @@ static void assert_same_state(const program *a, const program *b, cleave_state_k
   cleave_state_free(&s[1]);
 }
 
-/* Copies the weights of one program to another. */
+/* Copies weights and optimiser state from one program to the other. */
 static void copy_weights(const program *from, const program *to) {
   for (int kind = CLEAVE_STATE_WEIGHTS; kind <= CLEAVE_STATE_OPTIMIZER; kind++) {
     cleave_state s;
@@ -120,7 +120,9 @@ static void device_training_matches_the_processor(void **state) {
   (void)state;
   program a = load_program("cpu", "net-cpu", "loss-cpu"),
           b = load_program("far:0", "net-far", "loss-far");
-  copy_weights(&a, &b); /* first values depend on the names, so they are copied */
+  /* the initial weights depend on the name of the module, so the two programs would differ without
+   * this copy */
+  copy_weights(&a, &b);
   assert_true(far.n_blocks > 0);
   for (unsigned i = 0; i < STEPS; i++) {
     train_step(&a, i, on_host);

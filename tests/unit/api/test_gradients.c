@@ -82,7 +82,8 @@ static void end_run(run *r) {
   cleave_tensor_free(&r->weight_before);
 }
 
-/* For the output gradient g: dW = g^T * x and dx = g * W. */
+/* The test gives a linear layer with weight W the output gradient g. Then dW = g^T x is the
+ * gradient of the weight, and dx = g W that of the input. */
 static void given_gradient_is_propagated_to_weights_and_inputs(void **state) {
   run r = {0};
   cleave_gradients gradients;

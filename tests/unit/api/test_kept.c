@@ -11,7 +11,7 @@
 
 enum { FILE_BYTES = (2 << 20) + 777, N_FILES = 3 };
 
-/* Faults of the worker in this test, one for each case. */
+/* Faults of the worker in this test; each case of the test sets one fault. */
 typedef enum fault {
   HONEST,
   ANOTHER_VERSION, /* from the third request on, the worker sends ranges of a newer version */
@@ -43,8 +43,8 @@ static clv_code answer_list(const clv_wire_kept_request *q, clv_bytes *reply, cl
   return clv_wire_kept_reply_encode(&out, reply, err);
 }
 
-/* Answers a request for a range of a file with at most 700,000 bytes, and with the present
- * fault. */
+/* Answers as the worker to a request for a range of a file, with at most 700,000 bytes. If
+ * worker_fault is set, the answer has that fault. */
 static clv_code answer_range(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *err) {
   clv_wire_kept_file f = {.file_name = q->file_name, .file_bytes = FILE_BYTES, .file_version = 5};
   if (q->range_offset + q->range_length > FILE_BYTES)
@@ -71,7 +71,7 @@ static clv_code answer_request(void *user, const clv_rpc_peer *peer, const clv_i
   return clv_fail(err, CLV_NOT_FOUND, "no file '%s'", q.file_name);
 }
 
-/* ---- the worker and its client --------------------------------------------------------------- */
+/* ---- a worker that answers requests for its files, and a client ------------------------------ */
 
 static clv_rpc_runtime *runtime;
 static service worker;
@@ -120,7 +120,7 @@ static void set_fault(fault fault_kind) {
   n_calls = 0;
 }
 
-/* ---- reading files of a worker --------------------------------------------------------------- */
+/* ---- reading files that a worker keeps ------------------------------------------------------- */
 
 static void long_range_is_read_in_calls_of_one_version(void **state) {
   clv_err err;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares layers divided over several nodes with the undivided layers: first values, losses,
- * norms, and states that are loaded into another number of parts. Also tests what is refused. All
- * nodes are in this process; the programs of tests/seeds run them in other processes.
+ * Compares layers divided over several nodes with the same layers undivided: initial weights,
+ * losses, norms, and states that are loaded into another number of parts. Also tests which
+ * divisions are refused. All nodes are in this process; the programs of tests/seeds run them in
+ * other processes.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -34,7 +35,8 @@ static cleave_error e;
 
 static int setup(void **state) {
   (void)state;
-  /* a fixed seed: with some seeds the differences would exceed the limits of the tests */
+  /* a fixed seed: with some seeds the results of divided and undivided layers differ by more than
+   * the tests allow */
   const char *text =
       "version: 1\nname: alone\n"
       "train: {seed: \"00112233445566778899aabbccddeeff\"}\n";
@@ -46,7 +48,7 @@ static int teardown(void **state) {
   return cleave_close(rt, 0, NULL, &e) != CLEAVE_OK;
 }
 
-/* ---- divided and undivided layers ------------------------------------------------------------ */
+/* ---- training with divided layers, and with the same layers undivided ------------------------ */
 
 /* The tested layers, undivided or divided into parts. */
 typedef struct variant {
@@ -107,7 +109,8 @@ static cleave_reference make_leaf(cleave_context c, float *numbers, int64_t widt
   return ref;
 }
 
-/* Takes a step. Returns its loss; *ret_norm: norm of its gradients. */
+/* Takes a training step with the layers of `w`. Returns its loss; *ret_norm: norm of its
+ * gradients. */
 static double train_step(const variant *w, cleave_module *bce, unsigned step, double *ret_norm) {
   float x[ROWS * WIDTH], y[ROWS];
   cleave_context_options o = {.size = sizeof o, .step = step + 1};
@@ -139,8 +142,8 @@ static cleave_state read_state(const variant *w, cleave_state_kind kind) {
   return s;
 }
 
-/* Asserts that `one` and `other` have the same state items, and numbers that differ by at most
- * `limit`; 0: the same bits. */
+/* Asserts that the states of `one` and `other` have the same items, and numbers that differ by at
+ * most `limit`; limit 0: the numbers must have the same bits. */
 static void assert_same_state(const variant *one, const variant *other, cleave_state_kind kind,
                               double limit) {
   cleave_state a = read_state(one, kind), b = read_state(other, kind);
@@ -176,7 +179,7 @@ static void copy_state(const variant *from, const variant *to) {
   }
 }
 
-/* Runs the layers in an evaluation and stores their outputs in ret[ROWS]. */
+/* Runs the layers of `w` in an evaluation and stores their outputs in ret[ROWS]. */
 static void run_evaluation(const variant *w, float *ret) {
   float x[ROWS * WIDTH];
   const cleave_context_options o = {.size = sizeof o, .evaluation = true};
@@ -214,8 +217,8 @@ static void parallel_parts_train_like_the_undivided_layers(void **state) {
   for (int i = 0; i < ROWS; i++) assert_true(fabs(a[i] - b[i]) <= 1e-6);
 }
 
-/* A state that was trained in two parts is loaded into four parts, and into the undivided layers.
- */
+/* State of layers that were trained in two parts is loaded into the same layers in four parts, and
+ * into the undivided layers. */
 static void state_can_be_loaded_into_another_number_of_parts(void **state) {
   (void)state;
   variant two = {0}, four = {0}, whole = {0};
@@ -239,7 +242,7 @@ static void state_can_be_loaded_into_another_number_of_parts(void **state) {
   assert_true(fabs(a - train_step(&whole, bce, 3, &norm)) <= 1e-6 * a);
 }
 
-/* ---- parts of divided layers, one by one ----------------------------------------------------- */
+/* ---- slices, keys and state of single parts -------------------------------------------------- */
 
 static void each_part_has_its_slice(void **state) {
   (void)state;
@@ -263,8 +266,8 @@ static void each_part_has_its_slice(void **state) {
   assert_int_equal(t.shape[1], 12);
   cleave_tensor_free(&t);
   while (cleave_parallel_module(w.parallel_parts, n)) n++;
-  /* the dropout before w4 is not divided: one module computes it, and the parts of w4 slice its
-   * output */
+  /* the dropout before the layer w4 is not divided: one module computes the dropout, and each part
+   * of w4 takes a slice of its output */
   assert_int_equal(n, 1 + 2 + 1 + 2 + 1 + 2 + 1);
   MUST(cleave_parallel_release(rt, w.parallel_parts, &e));
 }
@@ -276,8 +279,8 @@ static const clv_key *find_key(const cleave_module *m, const char *layer) {
   return NULL;
 }
 
-/* A part that had its layer's key would draw the initial values that belong to the first rows of
- * the undivided layer. */
+/* Each part needs a random key of its own. With the key of its layer, every part would draw the
+ * initial values of the first rows of the undivided layer. */
 static void no_part_gets_the_key_of_its_layer(void **state) {
   (void)state;
   variant whole = {0}, parts = {0};
@@ -289,7 +292,7 @@ static void no_part_gets_the_key_of_its_layer(void **state) {
   assert_memory_not_equal(first, layer, sizeof *layer);
   assert_memory_not_equal(first, second, sizeof *layer);
   const clv_key *dropout = find_key(cleave_parallel_module(parts.parallel_parts, 6), "7");
-  /* the dropout is not divided, so it has its layer's key */
+  /* the dropout is not divided, so its module uses the key of the layer */
   assert_memory_equal(dropout, find_key(whole.undivided_module, "7"), sizeof *layer);
 }
 
@@ -369,7 +372,7 @@ static void state_with_unknown_name_or_shape_is_refused(void **state) {
   load_parts(&w, "state", 2);
   cleave_named_tensor unknown = {"w8.weight", CLEAVE_TENSOR_F32(numbers, 8, 8)};
   cleave_named_tensor shape = {"w1.weight",
-                               /* the shape in one part; the undivided weight is [8, 12] */
+                               /* [4, 12] is the shape in one part, [8, 12] of the whole */
                                CLEAVE_TENSOR_F32(numbers, 4, 12)};
   cleave_state_kind kind = CLEAVE_STATE_WEIGHTS;
   assert_int_equal(cleave_parallel_state_write(rt, w.parallel_parts, kind, &unknown, 1, 0, &e),

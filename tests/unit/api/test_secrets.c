@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests that a session is refused if it calls a weights file secret that a worker has as an
- * artifact. The error names stage, worker and artifact.
+ * Tests that a session is refused if it declares a weights file secret, and a worker has that file
+ * as an artifact. The error names stage, worker and artifact.
  */
 #include "common/model/weights/weights.h"
 #include "common/net/wire/wire.h"

@@ -110,8 +110,8 @@ static void json_text_is_escaped(void **state) {
   clv_bytes_add_json(&b, "a\"b\\c\n\x01");
   assert_string_equal(b.data, "\"a\\\"b\\\\c\\u000a\\u0001\"");
   b.len = 0;
-  clv_bytes_add_json(&b,
-                     "\x7f\xc2\x9b\xc2\xa0\xc3\xb6\x9b"); /* DEL and CSI, which terminals obey */
+  /* DEL and CSI are escaped, because terminals obey them */
+  clv_bytes_add_json(&b, "\x7f\xc2\x9b\xc2\xa0\xc3\xb6\x9b");
   assert_string_equal(b.data, "\"\\u007f\\u009b\xc2\xa0\xc3\xb6\\ufffd\"");
 }
 
@@ -173,7 +173,8 @@ static void invalid_hex_is_refused_and_leaves_the_output(void **state) {
   assert_false(clv_hex_parse("00aff", bytes, 3));
   assert_false(clv_hex_parse("00aff12", bytes, 3));
   assert_false(clv_hex_parse("00affg", bytes, 3));
-  assert_int_equal(bytes[2], 0xf1); /* the refused text has not changed the output */
+  /* the output still has the bytes from before the refused text */
+  assert_int_equal(bytes[2], 0xf1);
 }
 
 /* Each byte of both halves of a key changes the random numbers that the key draws. */
@@ -363,7 +364,7 @@ static void loaded_libraries_are_found_by_name_and_address(void **state) {
   assert_true(clv_library_file_named("libcrypto", path_by_name, sizeof path_by_name));
   assert_true(clv_library_file_of(address, path_by_address, sizeof path_by_address));
   assert_string_equal(path_by_name, path_by_address);
-  /* only a prefix of the name libcrypto */
+  /* "libcrypt" is only a prefix of the name libcrypto, so no library is found */
   assert_false(clv_library_file_named("libcrypt", path_by_name, sizeof path_by_name));
   assert_string_equal(path_by_name, "");
   /* an address on the stack belongs to no library */

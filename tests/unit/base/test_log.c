@@ -95,7 +95,8 @@ static void journal_lines_start_with_a_priority(void **state) {
     clv_log((clv_log_level)level, "x");
     assert_memory_equal(end_capture(), starts[level], 3);
   }
-  setenv("JOURNAL_STREAM", "1:2", 1); /* names the stream of another process */
+  /* $JOURNAL_STREAM names the stream of another process, so standard error is no journal */
+  setenv("JOURNAL_STREAM", "1:2", 1);
   begin_capture(CLV_LOG_DEBUG, true, false);
   clv_log(CLV_LOG_ERROR, "x");
   assert_memory_equal(end_capture(), "{", 1);

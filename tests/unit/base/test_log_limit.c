@@ -70,7 +70,8 @@ static void each_peer_and_kind_has_its_own_limit(void **state) {
   memset(longer, 'x', sizeof longer);
   longer[399] = '\0';
   assert_int_equal(pass_lines(longer, "denied", 0, 100, 0), 10);
-  longer[398] = 'y'; /* differs only after the bytes that an entry stores */
+  /* this source differs from the one before only after the bytes that an entry stores */
+  longer[398] = 'y';
   assert_int_equal(pass_lines(longer, "denied", 0, 100, 0), 10);
 }
 

@@ -45,8 +45,8 @@ static void make_checkpoint(uint64_t step) {
   assert_ok(clv_checkpoint_commit(w, "", 8, NULL, &err), &err);
 }
 
-/* Changes the manifest of a checkpoint so that the model's file is at a worker, and deletes the
- * local file. */
+/* Changes the manifest of a checkpoint so that it says that a worker stores the model's file, and
+ * deletes the local file. */
 static void move_to_worker(uint64_t step) {
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   clv_err err;

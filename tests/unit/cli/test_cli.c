@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the parser of command lines with one small table, and the texts that are made from the
- * table.
+ * Tests the parser of command lines with a small table of commands and options, and the help texts
+ * that are made from that table.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -100,7 +100,7 @@ static void option_values_parse_in_every_form(void **state) {
   assert_string_equal(a->output, "x");
   assert_string_equal(a->set_options.items[1], "c=d");
   assert_string_equal(a->set_options.items[2], "e=f");
-  /* an option may stand before the command; of two --out the last counts */
+  /* an option may stand before the command; if --out is given twice, the last value counts */
   a = parse_valid("--count 9 run --out=a --out=b p.yaml");
   assert_true(a->count_option == 9 && strcmp(a->output, "b") == 0);
   a = parse_valid("run -- -f");

@@ -17,8 +17,8 @@
 
 #include "common/model/config/config.h"
 
-/* A valid session of 16 lines. Tests append or replace lines, and expect errors at line and column
- * of the changed text. */
+/* A valid session file of 16 lines. Tests append or replace lines, and expect errors with the line
+ * and column of the changed text. */
 static const char session_text[] =
     "version: 1\n"
     "name: small\n"

@@ -742,8 +742,8 @@ static void inconsistent_image_options_are_refused(void **state) {
                       "[train], got 2 names");
 }
 
-/* Asserts that a session with these keys of data is refused with this message after the
- * position. */
+/* Asserts that a session whose `data` has these keys is refused, and that `message` follows file,
+ * line and column in the error. */
 static void assert_data_refused(const char *data, const char *message) {
   char *text = replace_in_session_text(session_text, "format: idx, train: [a.gz, b.gz]", data);
   clv_session_config *config = NULL;
@@ -839,7 +839,8 @@ static void later_failures_name_the_position(void **state) {
   clv_session_config_free(c);
 }
 
-/* The end of a message is not cut off, even if the path of the file is long. */
+/* If the path of the file is so long that the error does not fit, the end of the message is
+ * kept. */
 static void long_path_does_not_cut_the_end_of_a_message(void **state) {
   (void)state;
   char file[900], fix[300];
@@ -977,8 +978,8 @@ static void mask_of_a_single_target_is_refused(void **state) {
       "record has several (loss.kind: targets)");
 }
 
-/* A session that is written again has the metric of a target, "validation.died.auc", as in its
- * file. */
+/* If the program writes a session file again, the file names the metric of a target as before:
+ * "validation.died.auc". */
 static void metric_of_a_target_is_written_again(void **state) {
   (void)state;
   clv_session_config *c = parse_accepted(targets_text, NULL);

@@ -21,7 +21,7 @@ static double parse_lr(const char *text) {
 
 static void decimal_numbers_parse_to_the_exact_double(void **state) {
   (void)state;
-  /* Expected values are the compiler's reading of the same literals. */
+  /* The expected values are C literals of the same numbers, so the compiler computes them. */
   static const struct {
     const char *text;
     double value;
@@ -70,7 +70,8 @@ static clv_seed parse_seed(const char *set) {
   return seed;
 }
 
-/* A number becomes the lower half of a seed, in any notation, and does not count as secret. */
+/* A number in decimal becomes the lower 64 bits of the seed, and 32 hex digits the whole seed. A
+ * seed whose upper 64 bits are 0 counts as guessable. */
 static void seed_forms_set_key_and_guessability(void **state) {
   (void)state;
   static const uint8_t hex_bytes[] = {0,   17,  34,  51,  68,  85,  102, 119,
@@ -103,8 +104,7 @@ static void old_keys_are_accepted_and_written_under_new_names(void **state) {
   assert_non_null(strstr(out.data, "decay_applies_to: weights"));
   assert_null(strstr(out.data, " credit:"));
   clv_session_config_free(c);
-  /* the later of two overrides counts, also if one has the old name of the key and one the new name
- */
+  /* the later of two overrides counts, whether it has the old name of the key or the new name */
   const char *sets[] = {"limits.receive_window=2MiB", "limits.credit=3MiB"};
   for (size_t n = 1; n <= 2; n++) {
     c = parse_accepted(text, &(clv_config_overrides){.sets = sets, .n_sets = n});
@@ -307,7 +307,7 @@ static void relative_paths_resolve_against_the_session_file(void **state) {
 
 static void tensorboard_accepts_a_folder_or_a_boolean(void **state) {
   static const struct {
-    const char *value, *want; /* want: expected text; NULL: the key counts as absent */
+    const char *value, *want; /* want: expected text; NULL: the key counts as not given */
   } cases[] = {
       {"true", "true"}, {"\"true\"", "true"}, {"false", NULL}, {"./true", "./true"}, {"tb", "tb"}};
   (void)state;
@@ -610,7 +610,7 @@ static void assert_same_data(const clv_session_config *a, const clv_session_conf
   assert_int_equal(a->data.flatten, b->data.flatten);
 }
 
-/* Asserts equality of everything but positions in the file. */
+/* Asserts that the `limits` of two sessions are equal, except for positions in the files. */
 static void assert_same_limits(const clv_session_config *a, const clv_session_config *b) {
   const size_t len =
       offsetof(clv_session_config, limits.lease_pos) - offsetof(clv_session_config, limits);
@@ -654,7 +654,8 @@ static void assert_same_session(const clv_session_config *a, const clv_session_c
   assert_same_text(a->metrics.listen, b->metrics.listen);
 }
 
-/* Writes the session and reads it in another folder, so that a relative path would fail. */
+/* Parses a session of /etc/cleave, writes it, parses the written text as a file of /elsewhere, and
+ * asserts that both sessions are equal. A path that was written relative would differ. */
 static void check_round_trip(const char *text, size_t len) {
   clv_session_config *a = NULL, *b = NULL;
   clv_bytes first = {0}, second = {0};
@@ -685,8 +686,8 @@ static char *make_session_with_long_value(const char *from, const char *head, ch
   return text;
 }
 
-/* Joins folder and path as long as the result fits. An accepted path must also fit when the written
- * session is read again. */
+/* The reader joins `root` and a file name, and refuses a result of more than 4096 bytes. A path
+ * that was accepted must be accepted again when the written session is read. */
 static void overlong_joined_paths_are_refused(void **state) {
   (void)state;
   char *text = make_session_with_long_value("format: idx,", "format: idx, root: ", 'r', 2500, ",");
@@ -756,7 +757,8 @@ static void example_and_shipped_session_files_load(void **state) {
   assert_non_null(strstr(text.data,
                          "\n  # Records per step. (a whole number from 1 to 1048576)\n"
                          "  batch: 128\n"));
-  /* a network over two nodes whose session has all keys of train and eval */
+  /* a network that is divided between the master and a worker, in a session with all keys of train
+   * and eval */
   clv_session_config *first = NULL;
   if (clv_session_config_parse("e", text.data, text.len, NULL, &first, &err))
     fail_msg("%s", err.text);

@@ -133,7 +133,8 @@ static void written_worker_config_reads_back_equal(void **state) {
   clv_bytes_done(&text);
 }
 
-/* Pieces and chunks of tensors must fit in a message, and a message in gRPC's limit. */
+/* Parts of a tensor (pieces, chunks) must fit in a message, and a message must fit in the limit of
+ * gRPC. */
 static void message_size_out_of_range_is_refused(void **state) {
   (void)state;
   assert_worker_refused(
@@ -320,7 +321,8 @@ static void credentials_directory_expands_only_at_path_start(void **state) {
   }
 }
 
-/* Each key of both files has an entry with default and range. */
+/* The manual page of each file, worker.yaml and the session file, has an entry for each key, with
+ * default and range. */
 static void manual_pages_list_every_key(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes worker_page = {0};

@@ -73,8 +73,8 @@ static inline float *copy_to_row_major(const clv_shape *shape, const float *x, i
   return row_major;
 }
 
-/* Returns the number of parameters of type float. The four of batchnorm are weight, bias and two
- * statistics; its integer counter is not counted. */
+/* Returns the number of parameters of type float. Batchnorm has four: weight, bias and two running
+ * statistics. Its integer counter of batches is not included. */
 static inline int count_float_params(const clv_node_desc *d) {
   return d->op == CLV_OP_BATCHNORM ? CLV_SLOT_TRACKED : d->n_params;
 }
@@ -89,8 +89,8 @@ static inline void *make_row_numbers(const clv_node_desc *d) {
   return row_numbers;
 }
 
-/* Prepares a node and fills its inputs, its dout and its parameters with random numbers, which are
- * the same at every call. */
+/* Prepares a node. Fills its inputs, its output gradient (dout) and its parameters with random
+ * numbers, which are the same at every call. */
 static inline void prepare_node(node *n, const clv_node_desc *d) {
   clv_err err;
   memset(n, 0, sizeof *n);

@@ -8,8 +8,8 @@
 #include "kernels/cpu/pairs_int.h"
 #include "tests/unit/cpu/cpu_test.h"
 
-/* Answer of clv_cpu_choose to the questions about bf16 (which kernel is fastest on this processor);
- * CPU_CANDIDATES: the answer of the table. */
+/* What clv_cpu_choose returns if a test asks which kernel is fastest in bf16 on this processor;
+ * CPU_CANDIDATES: clv_cpu_choose returns what its table says. */
 static cpu_candidate forced_answer = CPU_CANDIDATES;
 
 cpu_candidate __real_clv_cpu_choose(cpu_question question, cpu_shape_class shape_class);

@@ -125,7 +125,7 @@ static void test_three_tap_weight_gradient_matches_loops(void **state) {
 
 /* ---- gradients of biases --------------------------------------------------------------------- */
 
-/* Computes the bias gradient twice, the second time added to the first. */
+/* Computes the bias gradient twice. The second result is added to the first. */
 static void compute_bias_gradient(const clv_shape *shape, const float *dy, int block, int threads,
                                   float *db) {
   float *values = copy_to_layout(shape, dy, block);
@@ -218,7 +218,8 @@ static void check_tiles(cpu_weight_tiles w) {
 static void test_weight_tiles_match_loops(void **state) {
   (void)state;
   static const int64_t taps[] = {1, 6, 9, 49};
-  /* a pointer to it marks tiles to be packed; check_tiles replaces the pointer */
+  /* A pointer to this variable tells check_tiles to pack these tiles. check_tiles then replaces the
+   * pointer by a buffer. */
   float tiles_placeholder;
   /* variants: one thread or two, either order of the backward tiles, and packing of the forward
    * tiles, of the backward tiles or of both */

@@ -149,7 +149,8 @@ static void test_linear_matches_loops(void **state) {
     }
 }
 
-/* New kernels, new memory and a reused kernel give the same bits for the same number of threads. */
+/* Asserts that a second kernel, with memory at other addresses, gives the same bits as the first,
+ * and gives them again when it runs a second time. */
 static void check_repeats(const clv_node_desc *d) {
   node a, b;
   prepare_node(&a, d);
@@ -179,8 +180,8 @@ static void test_repeated_runs_give_the_same_bits(void **state) {
   }
 }
 
-/* A kernel uses its own thread count, not the one that the calling thread has set for OpenMP,
- * because the threads divide the sums of a weight gradient. */
+/* A kernel uses the thread count of its node, not the count that the calling thread has set for
+ * OpenMP. The count changes the bits, because threads divide the sums of a weight gradient. */
 static void test_kernel_ignores_the_caller_thread_count(void **state) {
   (void)state;
   clv_node_desc descs[] = {make_conv_desc(8, 32, 14, 14, 64, 1, 1, 0, 1),
@@ -201,7 +202,8 @@ static void test_kernel_ignores_the_caller_thread_count(void **state) {
     }
 }
 
-/* A kernel's layout depends on its node alone, not on neighbours or on the wanted gradients. */
+/* A kernel's layout depends on its node alone, not on other nodes or on which gradients are
+ * requested. */
 static void test_layout_depends_on_the_node_alone(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {

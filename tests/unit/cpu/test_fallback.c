@@ -15,8 +15,8 @@ static void test_unknown_op_has_no_cpu_kernel(void **state) {
   assert_false(clv_backend_cpu()->has((clv_op)-1));
 }
 
-/* Each instruction set has its own matrix products, so it has its own name. The first two, 0 and
- * UINT32_MAX, are no known instruction set and share a name. */
+/* Each instruction set has matrix products of its own, so each needs a distinct name. The first two
+ * entries of the list, 0 and UINT32_MAX, are no known set and share a name. */
 static void test_each_isa_has_a_distinct_name(void **state) {
 #define NAME(isa) clv_cpu_isa_name(dnnl_cpu_isa_##isa, true),
   const char *names[] = {

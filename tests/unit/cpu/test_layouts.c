@@ -90,7 +90,8 @@ static size_t get_row_major_index(const clv_shape *s, size_t i) {
   return (i / c / image * c + i % c) * image + i / c % image;
 }
 
-/* Copies numbers that fit bf16 from each layout in each type to channels last and back. */
+/* Copies numbers from each layout, in f32 and bf16, to the layout channels-last and back. bf16
+ * represents these numbers exactly, so no bit may change. */
 static void test_reorder_to_channels_last_and_back(void **state) {
   (void)state;
   static const int other_layouts[] = {

@@ -26,7 +26,7 @@ static void check_bias(const char *what, clv_node_desc d, double n_terms, double
   }
 }
 
-/* A different function computes each of these convolutions. */
+/* The backend computes each of these convolutions with a different function. */
 static void test_bias_of_a_convolution_with_many_positions_is_rounded_once(void **state) {
   (void)state;
   check_bias("few channels", make_conv_desc(2, 3, 64, 64, 20, 3, 1, 1, 1), 8192, 1e-7);

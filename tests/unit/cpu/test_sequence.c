@@ -49,7 +49,8 @@ static clv_node_desc make_concat_desc(void) {
 
 enum { MAX_DESCS = 12 };
 
-/* Fills in nodes that are all large enough for two threads. */
+/* Fills ret with descriptions of nodes that are all large enough for two threads. Returns their
+ * number. */
 static int make_descs(clv_node_desc ret[MAX_DESCS]) {
   const clv_shape text = CLV_SHAPE(32, 33, 101),
                   weights_shapes[] = {CLV_SHAPE(101), CLV_SHAPE(101)};
@@ -103,8 +104,8 @@ static void test_repeated_lstm_gives_the_same_bits(void **state) {
   }
 }
 
-/* Evaluation saves nothing, so its layers share memory in the scratch; its values must be those of
- * training. */
+/* In an evaluation an lstm saves nothing for a backward, and its layers share memory in the
+ * scratch. Its output must still equal that of training. */
 static void test_lstm_evaluation_equals_training_forward(void **state) {
   (void)state;
   for (int layers = 1; layers <= 4; layers++) {
@@ -124,7 +125,7 @@ static void test_lstm_evaluation_equals_training_forward(void **state) {
   }
 }
 
-/* A gradient does not depend on which other gradients are wanted. */
+/* A kernel computes each gradient with the same bits, whichever other gradients are requested. */
 static void test_lstm_gradients_are_independent_of_each_other(void **state) {
   (void)state;
   clv_node_desc d = make_lstm_desc(6, 5, 4, 9, 2), weights_only_desc = d, input_only_desc = d;

@@ -20,7 +20,7 @@ extern int omp_get_thread_num(void);
 /* ---- blocked signals when oneDNN is called --------------------------------------------------- */
 
 static int n_calls;               /* number of calls of oneDNN */
-static int n_interruptible_calls; /* those in which a signal could interrupt the thread */
+static int n_interruptible_calls; /* calls in which a signal could interrupt the thread */
 
 static bool is_blocked(int signal) {
   sigset_t now;
@@ -76,7 +76,7 @@ static void signals_are_blocked_while_one_thread_runs_onednn(void **state) {
   check_signals_are_blocked_while_running(&conv);
 }
 
-/* ---- the threads of an OpenMP team ----------------------------------------------------------- */
+/* ---- blocked signals in the threads of an OpenMP team ---------------------------------------- */
 
 static void run_program_part(void *unused) { (void)unused; }
 
@@ -149,7 +149,8 @@ static void begin_alarms(void *stack) {
   pthread_attr_destroy(&attr);
   stack_begin = at;
   stack_end = stack_begin + size;
-  /* a separate stack, so that the frame of a wrong handler overwrites nothing */
+  /* the handler runs on a separate stack, so that it overwrites nothing on the stack of the
+   * interrupted thread */
   sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = 1 << 16}, NULL);
   struct sigaction act = {.sa_sigaction = on_alarm,
                           .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};

@@ -13,7 +13,8 @@ int __real_clv_cpu_vector_width(void);
 static int vector_width;
 int __wrap_clv_cpu_vector_width(void) { return vector_width; }
 
-/* Compares words drawn in bulk with those of single blocks, also where block numbers overflow. */
+/* Compares random words that are drawn in bulk with the words of single blocks, also where the
+ * number of the block overflows. */
 static void random_words_match_single_rng_blocks(void **state) {
   static const uint32_t first_blocks[] = {0, 16, 5, UINT32_MAX - 7};
   clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 7, .step = 3, .layer = 80});
@@ -31,8 +32,8 @@ static void random_words_match_single_rng_blocks(void **state) {
 
 enum { MAX_EXTENT = 40, MAX_ELEMENTS = MAX_EXTENT * MAX_EXTENT };
 
-/* Compares the matrix product C = A * B, or C += A * B, of each vector width with that of plain
- * loops. by_columns: A is stored by columns. Memory outside C must not change. */
+/* Compares the matrix product C = A * B, or C += A * B, of the code for each vector width with the
+ * product of plain loops. by_columns: A is stored by columns. Memory outside C must not change. */
 static void check_product(size_t m, size_t n, size_t k, bool by_columns, bool adds_to_c) {
   static float a[MAX_ELEMENTS], b[MAX_ELEMENTS], c[3][MAX_ELEMENTS];
   draw_normal(a, MAX_ELEMENTS, 1);

@@ -76,7 +76,7 @@ static void each_epoch_visits_every_record_once(void **state) {
   assert_int_equal(n, 0);
   clv_batches_free(b);
 
-  /* expected: the documented permutation */
+  /* the expected order is the documented permutation */
   uint32_t want[N_RECORDS];
   clv_rng_permutation(&(clv_rng_key){.seed = 7, .step = 1, .layer = 0xfffffff0u}, want, N_RECORDS);
   assert_memory_equal(order[1], want, sizeof want);
@@ -101,7 +101,8 @@ static void drop_last_skips_the_short_batch(void **state) {
   clv_batches_free(b);
 }
 
-/* A run that stops anywhere and resumes from the saved cursor gets the same order. */
+/* A run that stops after any batch and resumes from the saved cursor draws the same order as a run
+ * without a stop. */
 static void saved_cursor_resumes_the_same_order(void **state) {
   (void)state;
   CLV_AUTO(free_fixture) fixture f = make_dataset();
@@ -191,7 +192,7 @@ static void loader_matches_batch_order_without_allocating(void **state) {
     assert_ok(clv_loader_next(l, &got, &err), &err);
     assert_int_equal(got.at.epoch, start.epoch);
     assert_int_equal(got.at.index, start.index);
-    /* gives the thread time to prepare batches */
+    /* gives the loader's thread time to prepare batches in advance */
     if (step % 50 == 0) nanosleep(&(struct timespec){0, 2000000}, NULL);
     check_batch(&got, b, index, n);
   }
@@ -222,7 +223,8 @@ static void loader_can_be_freed_in_every_state(void **state) {
   }
 }
 
-/* Compares with the definition of torch.chunk: split every ceil(n / chunks) rows. */
+/* Compares clv_chunk_sizes with the definition of torch.chunk: a split after every ceil(n / chunks)
+ * rows. */
 static void chunk_sizes_match_the_definition(void **state) {
   (void)state;
   size_t sizes[80];
@@ -248,7 +250,8 @@ static const char torch_script[] =
     "  for k in range(1, 40):\n"
     "    print(n, k, *[len(c) for c in torch.chunk(torch.zeros(n), k)])\n";
 
-/* Checks a line "n k SIZES" of torch_script: torch's sizes for n rows in k chunks. */
+/* Compares clv_chunk_sizes with a line "n k SIZES" of torch_script: the sizes that torch makes of n
+ * rows in k chunks. */
 static void check_chunks(char *line) {
   char *p = line;
   size_t n = strtoul(p, &p, 10), k = strtoul(p, &p, 10), sizes[40];
@@ -307,7 +310,8 @@ static void sampling_draws_classes_by_their_weights(void **state) {
   assert_ok(clv_sampling_sums(ds, &all, weights, 2, &weighted, &err), &err);
   assert_ok(clv_sampling_sums(ds, &all, only_0, 2, &one_class, &err), &err);
   double share = measure_share_of_class_1(&all, balanced, 1);
-  assert_true(share > 0.48 && share < 0.52); /* 4 standard deviations of 9,200 draws */
+  /* the tolerance, 0.02, is 4 standard deviations of the share in 9,200 draws */
+  assert_true(share > 0.48 && share < 0.52);
   assert_true(share == measure_share_of_class_1(&all, balanced, 1));
   assert_true(share != measure_share_of_class_1(&all, balanced, 2));
   share = measure_share_of_class_1(&all, weighted, 1);

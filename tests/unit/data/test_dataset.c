@@ -92,7 +92,7 @@ static void flatten_scale_and_limit_are_applied(void **state) {
   assert_says(&err, "f32 [2, 4]");
 }
 
-/* NumPy's bool: True is 1, also with a scale, and as a label. */
+/* A True of NumPy's type bool reads as 1: as an input, as an input with a scale, and as a label. */
 static void numpy_true_reads_as_one(void **state) {
   (void)state;
   static const uint8_t raw[4] = {1, 0, 1, 1};

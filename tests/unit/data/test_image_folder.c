@@ -177,7 +177,8 @@ static void unlabelled_folder_lists_all_images(void **state) {
   write_text_file(root, "notes.txt", "x");
   clv_dataset_options o = make_options(root);
   o.skips_labels = true;
-  o.labels = CLV_LABEL_FLOAT; /* any type is accepted, because labels are skipped */
+  /* any label type is accepted here, because an unlabelled dataset reads no labels */
+  o.labels = CLV_LABEL_FLOAT;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   assert_int_equal(clv_dataset_count(ds), 4);
   assert_int_equal(clv_dataset_class_count(ds), 0);
@@ -276,8 +277,8 @@ static void load_images_from(const char *root, clv_cursor start_cursor, size_t n
   }
 }
 
-/* Batch 6 is in the second epoch. A run that resumes there gets the same values as one that ran
- * through. */
+/* Batch 6 is in the second epoch. A run that resumes there gets the same values as a run without a
+ * stop. */
 static void resumed_loader_gives_the_same_values(void **state) {
   (void)state;
   const char *root = write_many_images();
@@ -302,7 +303,7 @@ static bool wait_until_opened(int watch, const char *name) {
   return false;
 }
 
-/* The next batch is decoded while this one is still in use. */
+/* The loader decodes the next batch while the program still uses the present batch. */
 static void next_batch_is_decoded_ahead(void **state) {
   (void)state;
   const char *root = write_many_images();
@@ -343,7 +344,8 @@ static void damaged_image_error_names_the_file(void **state) {
   assert_says(&err, "/b/99.jpg: JPEG: ");
 }
 
-/* A loader for evaluation returns what clv_batch_fill does, in every epoch. */
+/* A loader for evaluation returns the same values as clv_batch_fill, in every epoch: nothing is
+ * augmented. */
 static void evaluation_loader_skips_augmentation(void **state) {
   (void)state;
   const char *root = write_many_images();
@@ -364,7 +366,8 @@ static void evaluation_loader_skips_augmentation(void **state) {
     assert_ok(clv_loader_next(l, &b, &err), &err);
     assert_memory_equal(b.x->data, x->data, x->bytes);
   }
-  for (int epoch = 0; epoch < 3; epoch++) { /* x has the values of the previous epoch */
+  /* here x has the values of the previous epoch, which differ because the augmentation is random */
+  for (int epoch = 0; epoch < 3; epoch++) {
     assert_ok(clv_loader_next(drawn, &b, &err), &err);
     assert_memory_not_equal(b.x->data, x->data, x->bytes);
     memcpy(x->data, b.x->data, x->bytes);
@@ -410,7 +413,8 @@ static void limit_keeps_images_of_every_class(void **state) {
   assert_memory_equal(y->data, labels, sizeof labels);
 }
 
-/* Writes a large image whose last bytes are missing, which is the error found latest. */
+/* Writes a large image without its last bytes. The reader notices this error later than any
+ * other. */
 static void write_truncated_png(const char *root, const char *name) {
   char path[256];
   struct stat st;
@@ -420,8 +424,8 @@ static void write_truncated_png(const char *root, const char *name) {
   assert_int_equal(truncate(path, st.st_size - 4), 0);
 }
 
-/* The reader reports the same one of many damaged files each time, in whatever order threads read
- * them. */
+/* If many files are damaged, the reader reports the same file each time, in whatever order its
+ * threads read them. */
 static void first_damaged_image_is_reported_every_time(void **state) {
   (void)state;
   const char *root = write_many_images();

@@ -59,7 +59,7 @@ static const char *const valid_files[] = {
 
 static void decoded_pixels_match_pillow(void **state) {
   (void)state;
-  /* one set of buffers for all images, as each thread has */
+  /* all images are decoded into one set of buffers, as in a thread of a loader */
   CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
   for (size_t i = 0; i < CLV_COUNT(valid_files); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes file = read_corpus_file(valid_files[i]);
@@ -163,7 +163,8 @@ static void add_png_chunk(clv_bytes *file, const char *kind, const void *data, u
   clv_bytes_add(file, &crc, 4);
 }
 
-/* 100 texts of 7 MB each, in a file of less than 1 MB, are not inflated. */
+/* A PNG file of less than 1 MB has 100 compressed texts of 7 MB each. The decoder ignores texts, so
+ * it must not inflate them. */
 static void compressed_png_texts_are_not_inflated(void **state) {
   (void)state;
   enum { IHDR_END = 33, TEXT_BYTES = 7 << 20 };
@@ -188,7 +189,6 @@ static void compressed_png_texts_are_not_inflated(void **state) {
   assert_true(after.ru_maxrss - before.ru_maxrss < 64 << 10);
 }
 
-/* No truncated file is accepted. */
 static void every_truncated_image_is_refused(void **state) {
   (void)state;
   static const char *const names[] = {"rgb.png", "interlaced.png", "rgb.jpg", "progressive.jpg"};
@@ -218,7 +218,7 @@ static clv_pixels get_golden_pixels(const char *what) {
                       .channels = t.shape.rank == 3 ? 3 : 1};
 }
 
-/* Returns an image of 16 bits, or one channel of it. */
+/* Returns a golden image of 16 bits with so many channels: all of them or one. */
 static clv_pixels get_wide_source(uint32_t channels) {
   golden_tensor t;
   assert_true(golden_find_tensor(&golden_16_bit, "resize", "source", &t));
@@ -301,7 +301,8 @@ static void resized_16_bit_pixels_match_reference(void **state) {
   assert_same_samples("resize", "grey_16x16", &p);
 }
 
-/* A crop of the resized image is computed without the rest, with the same bits. */
+/* resize_image computes a part of the resized image without the rest. The part has the same bits as
+ * in the whole image. */
 static void resized_window_equals_crop_of_the_full_resize(void **state) {
   (void)state;
   CLV_AUTO(clv_pixels_done) clv_pixels src = get_golden_pixels("source");

@@ -139,7 +139,8 @@ static void gzipped_idx_is_read_and_damage_refused(void **state) {
   assert_null(none);
 }
 
-/* gzip files may be joined by cat; bytes after the last member that are no gzip are an error. */
+/* A file may consist of several gzip members, as `cat` joins them. Bytes after the last member that
+ * are no gzip are an error. */
 static void concatenated_gzip_members_are_read(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = make_idx_bytes(8, 1, (uint32_t[]){4}, "abcd", 4);
@@ -261,7 +262,8 @@ static void unsupported_npy_headers_are_refused(void **state) {
   }
 }
 
-/* Element [i, j, k] of [2, 3, 4] is 100 i + 10 j + k; the first index is contiguous. */
+/* A file in Fortran order stores the first index contiguously. The test's element [i, j, k] of [2,
+ * 3, 4] is 100 i + 10 j + k. */
 static void fortran_order_npy_is_transposed(void **state) {
   (void)state;
   int16_t file_values[24];

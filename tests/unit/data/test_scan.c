@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the scan of all records for values that are not finite: which records have them, where the
- * first one is, how far the scan has come, and which records of a list are left.
+ * Tests the scan of all records for values that are not finite: which records have such values,
+ * where the first one is, how far the scan has come, and which records of a list remain without
+ * them.
  */
 #include <math.h>
 
@@ -99,7 +100,7 @@ static void label_outside_the_range_is_found(void **state) {
     fail_msg("%s", first_label_text);
 }
 
-/* A sample is spread over the whole file and has the requested size. */
+/* A scan with a limit checks a sample of that many records, spread over the whole file. */
 static void sampled_scan_spreads_over_the_file(void **state) {
   (void)state;
   static float x[RECORDS * COLUMNS];

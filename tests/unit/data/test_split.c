@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests which records are held back for validation, and which of them a limit leaves.
+ * Tests which records are held back for validation, and which records remain if their number is
+ * limited.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -42,8 +43,8 @@ static void free_halves(halves *h) {
   clv_subset_done(&h->held_back);
 }
 
-/* Splits the dataset. Asserts that every record is in one half, and that both halves ascend unless
- * they are permuted. */
+/* Splits the dataset into training and validation records. Asserts that each record is in one half,
+ * and that both halves ascend unless the split permutes them. */
 static halves split_dataset(const clv_dataset *ds, double fraction, clv_split_kind kind,
                             uint64_t seed) {
   halves h = {0};
@@ -78,7 +79,7 @@ static void stratified_split_keeps_class_shares(void **state) {
     assert_int_equal(count_class(&h.held_back, labels, 0), 10);
     assert_int_equal(count_class(&h.held_back, labels, 1), 8);
     assert_int_equal(count_class(&h.held_back, labels, 7), 2);
-    /* the only record of this class is for training */
+    /* class 9 has one record, which must be in the training half */
     assert_int_equal(count_class(&h.held_back, labels, 9), 0);
   }
 }
@@ -95,8 +96,8 @@ static void same_seed_gives_the_same_split(void **state) {
   assert_memory_not_equal(a.held_back.index, c.held_back.index, a.held_back.n * 4);
 }
 
-/* A class that is too small for its share gets one validation record, as long as the validation
- * half has room. */
+/* A class with so few records that its part of the validation records rounds to 0 gets one
+ * validation record, if the validation half has room. */
 static void rare_class_gets_a_validation_record(void **state) {
   (void)state;
   int32_t labels[1000];
@@ -113,7 +114,8 @@ static void rare_class_gets_a_validation_record(void **state) {
   assert_int_equal(class, 1);
 }
 
-/* For classes of any size, the number of validation records is exact and no class is emptied. */
+/* For classes of any size, the split has the exact number of validation records, and leaves each
+ * class a training record. */
 static void split_sizes_are_exact_and_empty_no_class(void **state) {
   (void)state;
   int32_t labels[97];
@@ -249,7 +251,7 @@ static void limit_keeps_records_of_each_class(void **state) {
   assert_ok(clv_tensor_new(CLV_I64, &ys, &y, &err), &err);
   assert_ok(clv_batch_fill(ds, (uint32_t[]){0, 1, 2, 3, 4, 5, 6, 7}, 8, x, y, &err), &err);
   for (size_t i = 0; i < 8; i++) {
-    /* records, labels and numbers are permuted together */
+    /* the inputs, labels and numbers of the records are permuted in the same order */
     size_t number = clv_dataset_record_number(ds, i);
     assert_true(((float *)x->data)[i] == (float)number);
     assert_int_equal(((int64_t *)y->data)[i], labels[number]);

@@ -309,7 +309,8 @@ static void damaged_caches_are_refused_by_name(void **state) {
   }
 }
 
-/* Replaces the first label of yes or no by 2, which would count as a third class. */
+/* Replaces a label of yes or no in the cache by 2. The cache is refused, because 2 is the number of
+ * neither value. */
 static void labels_that_are_not_yes_or_no_are_refused(void **state) {
   (void)state;
   static const double two = 2;
@@ -324,8 +325,8 @@ static void labels_that_are_not_yes_or_no_are_refused(void **state) {
   expect_error(CLV_DATA_LOSS, "column-4.npy has the number of no value", code, &err);
 }
 
-/* Replaces the first label of a number by NaN, which only a column with `missing: mask` may
- * have. */
+/* Replaces a label that is a number in the cache by NaN. Only a target with `missing: mask` may
+ * have NaN, so a scan reports the record. */
 static void missing_numbers_of_targets_that_are_not_masked_are_found(void **state) {
   (void)state;
   static const double nan_label = (double)NAN;
@@ -341,8 +342,8 @@ static void missing_numbers_of_targets_that_are_not_masked_are_found(void **stat
   assert_int_equal(found.not_finite_records.n, 1);
 }
 
-/* A session that reads a target as numbers does not use the cache of one that reads the target as
- * yes or no. */
+/* A session that reads a target as numbers does not use the cache that was made when the target was
+ * read as yes or no. */
 static void other_tasks_of_targets_have_another_cache(void **state) {
   (void)state;
   char path[600];
@@ -399,7 +400,7 @@ static size_t count_images(const clv_dataset_options *o) {
 
 static void images_of_a_table_on_disk_come_and_go(void **state) {
   (void)state;
-  enum { IMAGES = 40 /* more than two blocks */ };
+  enum { IMAGES = 40 /* more than two blocks of the cache, of 16 records each */ };
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char path[600], name[20];
   clv_bytes_puts(&text, "id,scan,t\n");

@@ -25,8 +25,8 @@ static clv_dataset_options make_options(const char *path, const char *query) {
                                          .query_rows = 3}};
 }
 
-/* A file of one record, and the error that it gives; NULL: it is read, and the column x has the
- * value `x`. */
+/* A file of one record. want: expected error; NULL: the file is accepted, and the column x of the
+ * record has the value `x`. */
 typedef struct odd_file {
   const char *name, *text, *want;
   double x;
@@ -235,8 +235,8 @@ static void keys_that_json_lacks_are_missing_values(void **state) {
   clv_dataset_free(ds);
 }
 
-/* A key that no column has, in one record, may be a mistake. It does not make the record broken, so
- * `skip` does not leave the record out, but refuses the table. */
+/* A key of JSON that no column has may be a mistake, even in a single record. So `skip`, which
+ * leaves out broken records, does not apply, and the whole table is refused. */
 static void unknown_keys_are_never_skipped(void **state) {
   (void)state;
   static const char text[] = "{\"x\":1" OTHER_KEYS "{\"w\":1" OTHER_KEYS;
@@ -254,7 +254,7 @@ static void unknown_keys_are_never_skipped(void **state) {
 
 /* ---- tables of an SQLite database ------------------------------------------------------------ */
 
-/* Runs statements on a new database. The library is the one that the reader loads. */
+/* Runs statements on a new database. SQLite is the library that the reader loads, too. */
 static const char *make_database(const char *name, const char *sql) {
   const char *path = at(name);
   void *library = dlopen("libsqlite3.so.0", RTLD_NOW), *db = NULL;
@@ -277,8 +277,8 @@ static const char *make_database(const char *name, const char *sql) {
   "CREATE TABLE null_id(x, y, t, id); INSERT INTO null_id VALUES(1, 'a', 'b', NULL);" \
   "CREATE VIEW v AS SELECT * FROM p; CREATE VIEW evil AS SELECT load_extension('x') AS x;"
 
-/* A query, and the error that it gives; NULL: it reads one record, in which the column x has the
- * value `x`. */
+/* want: expected error of the query; NULL: the query reads one record, whose column x has the value
+ * `x`. */
 static const struct {
   const char *query, *want;
   double x;
@@ -512,7 +512,8 @@ static clv_dataset_options make_split_options(const char *text, clv_split_key ke
   return o;
 }
 
-/* Splits a table and compares the x of its validation records with `want`, which ends with 0. */
+/* Splits a table and compares the x of the validation records with the list `want`, whose end is
+ * 0. */
 static void assert_validation(const clv_dataset_options *o, double fraction, clv_split_kind kind,
                               const double *want) {
   CLV_AUTO(clv_subset_done) clv_subset train = {0}, validation = {0};
@@ -534,7 +535,7 @@ static void validation_by_time_has_the_latest_records(void **state) {
   static const char table_of_numbers[] =
       "x,y,t,id,s\n1,a,b,c,-5\n2,a,b,c,1e3\n3,a,b,c,-7\n4,a,b,c,0\n";
   clv_dataset_options o = make_split_options(dates, CLV_KEY_IS_TIME);
-  /* records 1 and 3 have the same day */
+  /* records 1 and 3 have the same, latest day, so the validation half gets both */
   assert_validation(&o, 0.2, CLV_SPLIT_TIME, (const double[]){1, 3, 0});
   o = make_split_options(table_of_numbers, CLV_KEY_IS_TIME);
   assert_validation(&o, 0.5, CLV_SPLIT_TIME, (const double[]){2, 4, 0});

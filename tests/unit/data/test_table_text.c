@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests a table's column of texts: it gives the tokens of the same texts by the format text, to the
- * bit, and stays beside the labels and other inputs of its record.
+ * Tests a column of texts in a table. The texts become the same tokens as texts of the format
+ * `text`, and each text stays with the labels and the other inputs of its record.
  */
 #include "master/data/dataset_int.h"
 #include "tests/unit/data/data_test.h"
@@ -106,7 +106,7 @@ static void table_gives_the_batches_of_the_format_text(void **state) {
     o.n_named_inputs = i == 1 ? CLV_COUNT(input_names) : 0;
     o.holds_tokens = !o.n_named_inputs;
     o.names = input_names;
-    if (i == 2) { /* a tokenizer to which blanks at the ends of a text count */
+    if (i == 2) { /* this tokenizer keeps blanks at the ends of a text as tokens */
       o.text.tokenizer = "tests/golden/tokens/gpt2.json";
       o.text.pad = "!";
     }
@@ -124,7 +124,7 @@ static void table_gives_the_batches_of_the_format_text(void **state) {
   }
 }
 
-/* Returns the first token behind [CLS] of a record. */
+/* Returns the token of a record that follows [CLS]. */
 static int64_t first_token(const clv_dataset *ds, size_t record) {
   CLV_AUTO(batch_done) batch b = fill_batch(ds, record + 1);
   return ((const int64_t *)b.x[0]->data)[record * WIDTH + 1];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests tables of numbers and words: they are encoded as scikit-learn encodes them, by what the
- * training records alone contain. An error in a table has its position.
+ * Tests tables of numbers and words: they are encoded as scikit-learn encodes them, with statistics
+ * and categories of the training records alone. An error in a table has its position.
  */
 #include <math.h>
 
@@ -26,7 +26,7 @@ static const clv_column_options columns[] = {
      .parts = 1u << CLV_DATE_YEAR | 1u << CLV_DATE_MONTH | 1u << CLV_DATE_WEEKDAY},
 };
 
-/* query: query of a database; NULL: the file is no database. */
+/* query: SQL query, if the file is a database; NULL: the file is a table of text. */
 static clv_dataset_options make_options(const char *path, const char *query) {
   return (clv_dataset_options){.format = CLV_FORMAT_TABLE,
                                .inputs_path = path,
@@ -54,8 +54,8 @@ static clv_learnt *learn(const clv_dataset *ds) {
   return l;
 }
 
-/* Compares the input elements that encode a column with the golden ones. first_element: index of
- * the column's first element in a record. */
+/* Compares the input elements that encode a column with the elements of the golden file.
+ * first_element: index of the column's first element in a record. */
 static void assert_same_encoding(const golden *g, const clv_dataset *ds, const char *set,
                                  const char *column, size_t first_element) {
   golden_tensor want;
@@ -286,7 +286,8 @@ static void damaged_learnt_files_are_refused(void **state) {
   CLV_AUTO(clv_learnt_freep) clv_learnt *good = learn(ds);
   clv_dataset_free(ds);
   must(clv_learnt_write(good, &text, &err), &err);
-  for (size_t n = 0; n + 1 < text.len; n++) { /* the last byte is the line end */
+  /* the line end at the end of the text may be missing, so n excludes that cut */
+  for (size_t n = 0; n + 1 < text.len; n++) {
     clv_code code = clv_learnt_parse(text.data, n, "table.json", &l, &err);
     expect_error(CLV_INVALID, "table.json:", code, &err);
   }
@@ -374,7 +375,7 @@ static void weights_are_the_chances_of_records(void **state) {
 
 /* ---- drawing records by the classes of one of several targets -------------------------------- */
 
-/* 16 records: of target t 8 have class a, 4 class b and 4 no label. */
+/* A table of 16 records. In target t, 8 records have class a, 4 class b and 4 no label. */
 static const char drawn_text[] =
     "x,t,u\n1,a,1\n2,a,0\n3,,1\n4,b,1\n5,a,0\n6,b,1\n7,a,1\n8,,0\n"
     "9,a,1\n10,b,0\n11,a,1\n12,NA,1\n13,a,0\n14,b,1\n15,a,1\n16,,0\n";

@@ -224,7 +224,8 @@ static void utf16_and_utf32_files_are_refused_by_name(void **state) {
   expect_error(CLV_INVALID, "iconv -f UTF-32", clv_dataset_open(&o, &ds, &err), &err);
 }
 
-/* 200 MB of zeros, in 200 KB of gzip, cost the memory of one record. */
+/* A file of 80 MiB of zeros, compressed by gzip, is one record. The reader refuses the record at
+ * its limit of 16 MiB, and has then allocated less than 64 MiB. */
 static void oversized_record_is_refused_in_bounded_memory(void **state) {
   (void)state;
   static const char *const names[] = {"bomb.jsonl.gz", "bomb.csv.gz"};
@@ -267,8 +268,9 @@ static double measure_parse_seconds(const char *body, size_t len, const char *na
          1e-6 * (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec);
 }
 
-/* 12 MB of empty lines must take less than three times the time of one field of 12 MB in quotes,
- * which is read byte by byte. If each line cost a record, they would take thirty times as long. */
+/* Reading 12 MiB of empty lines takes less than three times as long as one field of 12 MiB in
+ * quotes, which is read byte by byte. Making a record for each empty line would take thirty times
+ * as long. */
 static void empty_lines_parse_as_fast_as_one_long_field(void **state) {
   (void)state;
   static const char *const line_ends[] = {"\n\n", "\r\n"};

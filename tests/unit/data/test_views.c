@@ -17,19 +17,21 @@ static clv_image_transform choose_view(clv_image_options o, uint32_t width, uint
   return v;
 }
 
-/* Computed by hand from torchvision 0.14: _compute_resized_output_size and center_crop. */
+/* The expected values are computed by hand from _compute_resized_output_size and center_crop of
+ * torchvision 0.14. */
 static void resize_and_center_crop_match_torchvision(void **state) {
   (void)state;
   static const struct {
     uint32_t width, height, resize, crop, resized_width, resized_height;
     int64_t x, y;
   } cases[] = {
-      {500, 375, 256, 224, 341, 256, 58, 16}, /* 117 / 2 = 58.5 -> 58 */
+      {500, 375, 256, 224, 341, 256, 58, 16}, /* x: 117 / 2 = 58.5, rounded to 58 */
       {375, 500, 256, 224, 256, 341, 16, 58},
-      {500, 333, 256, 225, 384, 256, 80, 16}, /* 159 / 2 = 79.5 -> 80, 31 / 2 = 15.5 -> 16 */
+      {500, 333, 256, 225, 384, 256, 80, 16}, /* x: 79.5 -> 80, y: 15.5 -> 16 */
       /* without resize and crop, the view is the whole image */
       {64, 64, 0, 0, 64, 64, 0, 0},
-      {10, 7, 0, 16, 10, 7, -3, -4}, /* smaller than the crop: 6 / 2, 9 / 2 */
+      /* the image is smaller than the crop, so x and y are negative */
+      {10, 7, 0, 16, 10, 7, -3, -4},
       {30, 7, 0, 16, 30, 7, 7, -4},
       {1000, 3, 6, 4, 2000, 6, 998, 1},
   };
@@ -104,7 +106,8 @@ static void random_resized_crop_keeps_area_and_ratio(void **state) {
   assert_true(min_ratio < 0.27 && max_ratio > 0.48);
 }
 
-/* If no part of the image has the ratio, the largest centred part is taken. */
+/* If no part of the image has a permitted aspect ratio, the crop is the largest centred part with
+ * the nearest ratio. */
 static void impossible_ratio_falls_back_to_center_crop(void **state) {
   (void)state;
   clv_image_options o = {.crop = 8,

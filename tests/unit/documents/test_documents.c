@@ -11,7 +11,7 @@
 #include "tests/unit/files.h"
 #include "tests/unit/must.h"
 
-/* ---- output of pdftotext and tesseract ------------------------------------------------------- */
+/* ---- reading the output of pdftotext and tesseract ------------------------------------------- */
 
 static void assert_same_word(const clv_page_word *w, const char *text, int x0, int y0, int x1,
                              int y1) {
@@ -45,7 +45,7 @@ static void pdftotext_boxes_become_scaled_words(void **state) {
   assert_same_word(&d.pages[0].words[2], "back", 50, 0, 450, 0);
 }
 
-/* pdftotext prints the page's size before rotation. */
+/* pdftotext prints the size of a page before its rotation, so the reader swaps width and height. */
 static void rotated_pages_swap_width_and_height(void **state) {
   (void)state;
   static const char info[] =
@@ -281,7 +281,7 @@ static void overlapping_windows_label_each_word_once(void **state) {
       if (w.labels[i] >= 0) count[w.labels[i]]++;
     for (size_t i = 0; i < WORDS; i++) assert_int_equal(count[i], 1);
     if (stride != 4) continue;
-    assert_int_equal(w.labels[5], 5); /* pieces 4..7 are shared */
+    assert_int_equal(w.labels[5], 5); /* both windows have the pieces 4 to 7 */
     assert_int_equal(w.labels[6], CLV_LABEL_IGNORED);
     assert_int_equal(w.labels[8 + 1], CLV_LABEL_IGNORED);
     assert_int_equal(w.labels[8 + 2], 6);

@@ -6,7 +6,7 @@
 #include "master/egress/egress.h"
 #include "tests/unit/files.h"
 
-/* Adds a line in the record's format, without the writer that charges bytes and syncs the file. */
+/* Adds a line in the format of the record, directly, without the writer of records. */
 static void add_line(clv_bytes *out, const clv_egress_line *l) { clv_egress_line_format(l, out); }
 
 static clv_egress_line make_line(clv_egress_event event, uint64_t attempt, int second) {
@@ -75,8 +75,8 @@ static void assert_contains(const clv_bytes *page, const char *part) {
   if (!strstr(page->data, part)) fail_msg("no \"%s\" in\n%s", part, page->data);
 }
 
-/* Returns a record of a training that was killed with 600 bytes allowed, and of an evaluation that
- * ended. */
+/* Returns a record of two attempts: a training that was killed with 600 bytes allowed, and an
+ * evaluation that ended. */
 static clv_bytes make_usual_record(void) {
   clv_bytes t = {0};
   const clv_egress_line lines[] = {
@@ -95,7 +95,8 @@ static clv_bytes make_usual_record(void) {
   return t;
 }
 
-/* A failure belongs to no stage and has no shape. */
+/* The row of a sent failure shows its code and place, because a failure belongs to no stage and has
+ * no shape. */
 static void failure_row_shows_code_and_place(void **state) {
   (void)state;
   clv_bytes t = {0};

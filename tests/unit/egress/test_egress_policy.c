@@ -25,7 +25,8 @@ static void run_shell(const char *command) {
   if (system(all) != 0) fail_msg("%s", all);
 }
 
-/* Makes an empty folder for a policy. Returns false and skips the test unless it runs as root. */
+/* Makes an empty folder for a policy. If the test does not run as root, prints that the test is
+ * skipped and returns false. */
 static bool make_empty_folder(void) {
   if (geteuid() != 0) {
     print_message("skip policy: only root can make files that are root's\n");
@@ -264,7 +265,7 @@ static void picture_and_layer_limits_are_enforced_when_set(void **state) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = parse_policy();
   clv_policy_tensor t = make_tensor();
   clv_err err;
-  /* the key `raw` alone does not permit both findings */
+  /* each finding needs its own key: `raw` alone does not permit the finding TOKENS */
   t.findings = CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS;
   assert_denied(
       t,

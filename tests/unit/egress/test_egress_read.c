@@ -37,7 +37,7 @@ static void ended_attempt_counts_settled_bytes(void **state) {
   assert_int_equal(b.n_attempts, 1);
   assert_true(b.attempts[0].has_ended);
   assert_int_equal(b.attempts[0].bytes, 67);
-  /* both allowances are for the same tensor to the same worker, so they are one row */
+  /* both `allow` lines are for the same tensor and worker, so the summary has one row for them */
   assert_int_equal(b.n_rows, 1);
   assert_int_equal(b.rows[0].settled_bytes, 67);
   assert_int_equal(b.rows[0].n_tensors, 2);
@@ -105,7 +105,8 @@ static void worker_hops_are_not_in_the_master_total(void **state) {
   assert_int_equal(b.hops[0].line.hop.bytes, 77);
 }
 
-/* A line that was being written when the machine stopped: half of it, or zeros. */
+/* If the machine stopped while the last line was written, the file ends in half a line, or in
+ * zeros. */
 static void truncated_last_line_is_ignored(void **state) {
   (void)state;
   static const char half_line[] = ATTEMPT("1") "{\"event\":\"allow\",";
@@ -143,7 +144,8 @@ static void inconsistent_records_are_refused(void **state) {
                  "out of range");
 }
 
-/* Lines with the same meaning but other bytes were not written by this program. */
+/* The writer writes each line in one form. A line with the same meaning in another form was not
+ * written by this program, and is refused. */
 static void non_canonical_lines_are_refused(void **state) {
   (void)state;
   assert_refused("{}\n", "begins with no known event");

@@ -14,7 +14,7 @@
 #include "master/egress/egress_int.h"
 #include "tests/unit/files.h"
 
-/* ---- a simulated disk and a clock ------------------------------------------------------------ */
+/* ---- a simulated disk and a clock for the record --------------------------------------------- */
 
 static pthread_mutex_t disk_lock = PTHREAD_MUTEX_INITIALIZER;
 static clv_bytes disk;
@@ -94,7 +94,7 @@ static void read_record(const char *name, clv_egress_summary *ret) {
   assert_ok(clv_egress_read(at(name), ret, &err), &err);
 }
 
-/* ---- what the record guarantees -------------------------------------------------------------- */
+/* ---- guarantees: bytes are on disk (charged) before they may be sent ------------------------- */
 
 static void charged_bytes_are_on_disk_first(void **state) {
   (void)state;
@@ -128,8 +128,8 @@ static void one_fdatasync_covers_many_steps(void **state) {
   close_record(r);
 }
 
-/* Checks that the unused bytes of all allowances together (bytes that the record on disk permits in
- * advance) stay below a limit. */
+/* The record permits bytes on disk in advance, in allowances. Their unused bytes together stay
+ * below a limit. */
 static void allowance_covers_at_most_64_steps(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
@@ -156,7 +156,8 @@ static void charge_keeps_failing_after_a_disk_error(void **state) {
   assert_in_range(n, 0, CLV_EGRESS_MAX_STEPS);
   assert_says(&err, "fails: Input/output error");
   assert_true(sum_bytes_on_disk() >= 100u * (unsigned)(n + 1));
-  /* sync works again, but a second try cannot restore data that the first failure may have lost */
+  /* sync works again, but data from before its failure may be lost, so the record refuses all later
+   * calls */
   sync_errno = 0;
   assert_int_equal(clv_egress_charge(f, 100, &err), CLV_PRECONDITION);
   assert_int_equal(clv_egress_close(r, 0, &err), CLV_PRECONDITION);
@@ -236,7 +237,8 @@ static void next_attempt_appends_after_a_truncated_line(void **state) {
   assert_int_equal(b.attempts[1].start_line.start.removed_bytes, 20);
 }
 
-/* Blocks that never reached the disk read as zeros, and whole lines follow them. */
+/* After a power failure, blocks that did not reach the disk read as zeros, and complete lines may
+ * follow them. The next opening cuts them all off. */
 static void zero_blocks_after_a_crash_are_truncated(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
@@ -257,7 +259,8 @@ static void zero_blocks_after_a_crash_are_truncated(void **state) {
   assert_int_equal(b.attempts[1].start_line.start.removed_bytes, sizeof left_over - 1);
 }
 
-/* The partial line belongs to another command, which was killed while it wrote. */
+/* Another command, which was killed while it wrote, has left half a line. The next process must not
+ * continue that line. */
 static void partial_line_of_another_process_is_not_extended(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
@@ -282,7 +285,7 @@ static void file_that_is_no_record_is_refused(void **state) {
   assert_says(&err, "move the file away");
 }
 
-/* ---- concurrent charges ---------------------------------------------------------------------- */
+/* ---- concurrent charges of threads, and processes that are killed ---------------------------- */
 
 typedef struct charging_thread {
   clv_egress_flow *f;
@@ -330,7 +333,8 @@ static void *open_and_close_often(void *name) {
   return NULL;
 }
 
-/* Each attempt has its own number; otherwise the record could not be read. */
+/* Attempts that open the record at the same time get different numbers; otherwise the record could
+ * not be read. */
 static void concurrent_openings_get_distinct_attempts(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
@@ -341,8 +345,8 @@ static void concurrent_openings_get_distinct_attempts(void **state) {
   assert_int_equal(b.n_attempts, 100);
 }
 
-/* Runs a process that charges until it is killed, `delay_us` microseconds after its first charge.
- * Returns the bytes that the process had charged. */
+/* Runs a process that charges bytes until it is killed, `delay_us` microseconds after its first
+ * charge. Returns how many bytes it had charged. */
 static uint64_t charge_until_killed(const char *name, uint64_t *total_charged, unsigned delay_us) {
   pid_t pid = fork();
   if (!pid) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the gate, which permits or denies each tensor before it is sent. One table has every case
- * of a session: what is sent, what it reveals, and the words that privacy, policy and record have
- * for it. Each case is sent with and without each permission.
+ * Tests the gate, which permits or denies each tensor before the master sends it. The table `cases`
+ * lists the tensors of a session: the kind, the finding (what the tensor shows), and the names of
+ * both in session file, policy and record. Each tensor is sent with every permission, and without
+ * each permission that it needs.
  */
 #include "master/egress/egress_int.h"
 #include "tests/unit/files.h"
@@ -54,7 +55,8 @@ static const gate_case cases[] = {
      CLEAVE_SENDING_WEIGHTS},
 };
 
-/* Returns a policy that permits all but one kind and one key. Either may be NULL. */
+/* Returns a policy that permits every kind except `kind` and every key except `key`. NULL: no
+ * exception. */
 static clv_policy *make_policy_without(const char *kind, const char *key) {
   static const char *const kinds[] = {"activation", "gradient", "weights", "cached"};
   static const char *const keys[] = {"raw", "tokens", "labels", "labels_readable", "front_known"};
@@ -79,8 +81,8 @@ static clv_policy *make_policy_without(const char *kind, const char *key) {
   return p;
 }
 
-/* A session with one row in its egress table. The tensor of the row is sent once, with a record of
- * its own. */
+/* A session whose egress table has one row. The test sends the tensor of that row once, and writes
+ * it to a record. */
 typedef struct gate_test {
   clv_session_config config;
   clv_egress_row egress_row;
@@ -213,7 +215,7 @@ static void tensor_without_policy_kind_or_key_is_denied(void **state) {
   }
 }
 
-/* The plan asks the policy about the same tensor as the gate. */
+/* The plan and the gate ask the policy about the same tensor, so both must get the same answer. */
 static void plan_and_gate_get_the_same_policy_verdict(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
@@ -243,8 +245,8 @@ static void uncertain_finding_needs_no_session_key(void **state) {
                    .max_samples = 4,
                    .uncertain_findings = CLV_FINDING_TOKENS};
   assert_int_equal(clv_gate_check_sending(&gate, &s.sending, &s.error), CLEAVE_DENIED);
-  /* TOKENS is an uncertain finding, so the gate refuses the tensor only because it has no flow in
-   * the record */
+  /* TOKENS is an uncertain finding, which alone does not refuse the tensor. The gate refuses it
+   * only because the record has no flow for it. */
   assert_non_null(strstr(s.error.text, "is not in the plan's table"));
   gate.uncertain_findings = 0;
   assert_int_equal(clv_gate_check_sending(&gate, &s.sending, &s.error), CLEAVE_DENIED);
@@ -282,7 +284,8 @@ static void tensor_unlike_its_plan_row_is_denied(void **state) {
            s.sending.optimizer = true));
 }
 
-/* The refusal names the piece of state, the type, the shape and the most samples. */
+/* The refusal names what was sent: the stage, the item of state, the type, the shape and the
+ * largest number of samples. */
 static void refusal_of_unplanned_tensor_names_what_differs(void **state) {
   (void)state;
   gate_test s;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests the ledger, the host's list of keys and weights that workers have received. An item that
- * is added is found, and is added once, whoever asks. A ledger that is damaged, that others may
- * write to or that cannot be written is refused by name. Two processes at once lose nothing, and a
- * full file is compacted.
+ * was added is found, and is stored once. A ledger that is damaged, that others may write to, or
+ * that cannot be written is refused, and the error names the file. Two processes that add items at
+ * the same time lose none. A full ledger is compacted.
  */
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -92,7 +92,8 @@ static void repeated_item_is_stored_once(void **state) {
   for (int i = 0; i < 3; i++) assert_ok(clv_ledger_add(items, CLV_COUNT(items), &err), &err);
   assert_int_equal(count_lines(), 4);
   assert_true(is_item_found(CLV_LEDGER_KEY, 1, &e));
-  assert_string_equal(e.identity, W1); /* the first identity that received it */
+  /* the ledger keeps the first identity that received the key */
+  assert_string_equal(e.identity, W1);
 }
 
 static void ledger_file_hides_its_digests(void **state) {
@@ -109,7 +110,7 @@ static void ledger_file_hides_its_digests(void **state) {
   clv_sha256_hex(&of, hex);
   hex[32] = '\0';
   assert_null(strstr(first_ledger.data, hex));
-  /* each ledger has another salt */
+  /* each ledger draws its own salt */
   assert_string_not_equal(strchr(first_ledger.data, '\n'), strchr(second_ledger.data, '\n'));
 }
 
@@ -254,7 +255,7 @@ static void add_waits_for_the_file_lock(void **state) {
   pid_t child = fork();
   if (!child) {
     const clv_ledger_item item = make_item(CLV_LEDGER_KEY, 2, W2);
-    close(fd); /* the child's descriptor shares the parent's lock, so the child closes it */
+    close(fd); /* the inherited descriptor shares the lock of the parent, so the child closes it */
     _exit(clv_ledger_add(&item, 1, NULL) != CLV_OK);
   }
   usleep(300 * 1000);
@@ -294,8 +295,8 @@ static void full_ledger_file_is_compacted(void **state) {
   struct stat st;
   fill_ledger(20);
   add_item(make_item(CLV_LEDGER_KEY, 1, W2));
-  assert_in_range(count_lines(), 1 + 20 + 1,
-                  1 + 20 + 20 + 1); /* lines: the head, 20 keys, up to 20 runs and the new item */
+  /* lines of the compacted file: the head, 20 keys, up to 20 runs and the new item */
+  assert_in_range(count_lines(), 1 + 20 + 1, 1 + 20 + 20 + 1);
   assert_true(is_item_found(CLV_LEDGER_KEY, 1, &e));
   assert_string_equal(e.identity, W2);
   assert_int_equal(stat(get_ledger_path(), &st), 0);
@@ -364,7 +365,8 @@ static void put_row(FILE *f, uint64_t i) {
   }
 }
 
-/* Adds more rows than a file may have, 64 a line, most of them twice. */
+/* Fills a ledger with more rows than it may have, 64 in a line, most of them twice. The next
+ * addition must remove rows (thin them). */
 static void too_many_rows_are_thinned(void **state) {
   (void)state;
   enum { ROWS_PER_LINE = 64, LINES = CLV_LEDGER_MAX_ROWS / ROWS_PER_LINE + 1 };
@@ -406,7 +408,8 @@ static void waiting_writer_appends_to_the_replaced_file(void **state) {
     close(fd);
     _exit(clv_ledger_add(&one, 1, NULL) != CLV_OK);
   }
-  /* gives the child time to wait for the lock; otherwise it would open the new file at once */
+  /* gives the child time to open the old file and wait for its lock; otherwise the child would open
+   * the new file at once */
   usleep(300 * 1000);
   write_scratch_file("state/cleave/other", head, sizeof head - 1);
   snprintf(new_path, sizeof new_path, "%s", at("state/cleave/other"));

@@ -23,7 +23,7 @@ static void draw_values(uint64_t seed, float *v, size_t n) {
   clv_rng_normal(&key, 0, 0.25F, v, n);
 }
 
-/* ---- rows of weights that a worker had before ------------------------------------------------ */
+/* ---- recognising rows of weights that a worker had before ------------------------------------ */
 
 static clv_weights_sample sample_tensor(const void *v, clv_dtype dtype, size_t rows, size_t columns,
                                         size_t max_common, size_t piece_bytes) {
@@ -175,7 +175,7 @@ static void rows_without_values_have_no_digests(void **state) {
   s = sample_tensor(v, CLV_F32, M * N / 3, 3, CLV_MAX_LEDGER_ROWS_PER_TENSOR, 4000);
   assert_int_equal(get_row_names(&s, false).n, 0);
   clv_weights_sample_done(&s);
-  /* rows of four values are weak evidence */
+  /* rows of four values get a digest, but count as weak evidence (one point) */
   s = sample_tensor(v, CLV_F32, M * N / 4, 4, CLV_MAX_LEDGER_ROWS_PER_TENSOR, 4000);
   assert_int_equal(clv_row_hash_points(&get_row_names(&s, false).hashes[0]), 1);
   clv_weights_sample_done(&s);
@@ -203,13 +203,13 @@ static void digests_do_not_depend_on_pieces(void **state) {
   }
   clv_weights_sample_done(&a);
   clv_weights_sample c =
-      /* adds the tensor in pieces that end inside values */
+      /* passes the tensor to the sample in pieces that end inside values */
       sample_tensor(v, CLV_F32, BIG_SIDE, BIG_SIDE, CLV_MAX_LEDGER_ROWS_PER_TENSOR, 6);
   assert_int_equal(get_row_names(&c, false).n, 0);
   clv_weights_sample_done(&c);
 }
 
-/* ---- rows of public transforms, such as a DCT ------------------------------------------------ */
+/* ---- recognising transforms that everyone knows (public), such as a DCT ---------------------- */
 
 static bool is_public_transform(const float *v, size_t rows, size_t columns) {
   CLV_AUTO(clv_public_row_test_freep) clv_public_row_test *t = NULL;
@@ -319,7 +319,7 @@ static void known_transforms_are_public(void **state) {
         w[i] = clv_bf16_value(clv_bf16_of(factor[i / n] * v[order[i / n] * n + i % n]));
       if (!is_public_transform(v, n, n)) fail_msg("%s of %zu", transforms[t].name, n);
       if (!is_public_transform(w, n, n)) fail_msg("%s of %zu, changed", transforms[t].name, n);
-      draw_values(9, w, n * n); /* a quarter of the rows are rows of the transform */
+      draw_values(9, w, n * n); /* replaces a quarter of the random rows by rows of the transform */
       memcpy(w + n, v + n * n / 2, n * n / 4 * sizeof *v);
       bool has_short_rows = transforms[t].get_value == get_difference_row ||
                             transforms[t].get_value == get_running_mean_row ||
@@ -379,8 +379,8 @@ static void drawn_and_trained_rows_are_not_public(void **state) {
     }
 }
 
-/* Rows that are sums of four slow waves nearly satisfy the recurrence by which a single wave is
- * recognised as public. */
+/* Rows of a public transform such as a DCT are single waves, which satisfy the recurrence of a
+ * cosine. Sums of four slow waves nearly satisfy it, but are not public. */
 static void smooth_rows_are_not_public(void **state) {
   (void)state;
   static float v[M * BIG_SIDE];

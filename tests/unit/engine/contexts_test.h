@@ -11,8 +11,8 @@
 
 enum { ROWS = 2, COLUMNS = 3, TEST_MODULES = 4, MAX_STARTED = 64 };
 
-/* The contexts of an engine without a node. seed 0: started work ends at once; other seeds draw
- * which started work ends, and when. */
+/* The contexts of an engine, without a node. seed 0: work that was started ends at once. Other
+ * seeds draw when started work ends, and which piece ends first. */
 typedef struct engine {
   clv_pool *pool;
   const clv_backend *backend; /* backend of the modules; NULL: ref */
@@ -92,7 +92,8 @@ static inline void engine_end_work(engine *w, uint32_t work_index) {
   assert_ok(clv_contexts_finish_work(w->contexts, work, code, &why, &err));
 }
 
-/* Starts the work that is ready. ends_all: also ends all started work; else a random part of it. */
+/* Starts the work that is ready. Then ends all started work if ends_all, else a random part of
+ * it. */
 static inline void engine_run_work(engine *w, bool ends_all) {
   clv_err err = {0};
   clv_code code;

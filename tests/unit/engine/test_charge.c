@@ -56,7 +56,7 @@ static void oversized_module_is_refused_before_allocation(void **state) {
   tear_down(&f);
 }
 
-/* The quota suffices for the weights, but not for the moments. */
+/* The quota suffices for the weights, but not for the moments of Adam, so the module is refused. */
 static void moments_are_charged_with_the_weights(void **state) {
   (void)state;
   fixture f;
@@ -69,7 +69,8 @@ static void moments_are_charged_with_the_weights(void **state) {
   tear_down(&f);
 }
 
-/* The quota suffices for the weights, but not for the buffers of a batch. */
+/* The quota suffices for the weights, but not for the buffers of a batch. The module is refused
+ * before its weights are allocated. */
 static void plan_memory_is_charged_before_weights_are_allocated(void **state) {
   (void)state;
   fixture f;
@@ -105,7 +106,7 @@ static void module_new_stops_when_caller_leaves(void **state) {
   }
 }
 
-/* ---- plans for many batch sizes, kept in a cache --------------------------------------------- */
+/* ---- plans for many batch sizes, which a module keeps in a cache ----------------------------- */
 
 /* Returns dropout over packed sequences with this many rows. */
 static clv_graph *make_packed_graph(void) {
@@ -122,8 +123,8 @@ static clv_graph *make_packed_graph(void) {
   return g;
 }
 
-/* Gets a training call for this many rows. Returns its plan. ret NULL: puts the call back at once.
- */
+/* Gets a training call for this many rows, and returns its plan. ret NULL: the call is put back
+ * into its plan at once. */
 static clv_module_plan *get_training_call(clv_module *m, int64_t rows, clv_call **ret) {
   clv_module_plan *plan;
   clv_call *c;
@@ -138,7 +139,8 @@ static clv_module_plan *get_training_call(clv_module *m, int64_t rows, clv_call 
   return plan;
 }
 
-/* Idle plans that were used longest ago are freed with their charge; a plan in use stays. */
+/* Plans without calls whose last use is longest ago are freed, and their memory is no longer
+ * charged. A plan in use is kept. */
 static void oldest_idle_packed_plans_are_evicted(void **state) {
   (void)state;
   fixture f;
@@ -154,7 +156,8 @@ static void oldest_idle_packed_plans_are_evicted(void **state) {
   clv_plan *kept_plan = plan_in_use->plan;
   for (int64_t rows = 2; rows < 60; rows++) {
     get_training_call(m, rows, NULL);
-    get_training_call(m, 2, NULL); /* used each time, so it is never the oldest */
+    /* this plan is used in each round, so it is never the one whose use is longest ago */
+    get_training_call(m, 2, NULL);
     assert_true(m->n_plans <= MAX_IDLE_PLANS + 1);
   }
   assert_ptr_equal(plan_in_use->plan, kept_plan);
@@ -174,7 +177,8 @@ static void oldest_idle_packed_plans_are_evicted(void **state) {
   tear_down(&f);
 }
 
-/* Plans of other sizes are kept while there is memory for them, and no size is refused. */
+/* Plans of other batch sizes are kept while there is memory. When there is none, they are evicted,
+ * so that no batch size is refused. */
 static void full_plan_cache_evicts_instead_of_refusing(void **state) {
   (void)state;
   fixture f;

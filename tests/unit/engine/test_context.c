@@ -98,13 +98,14 @@ static void post_end(fixture *f, uint64_t context) {
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }
 
-/* Runs y = A(A(x)) and a step: both forwards; both backwards, which a PREPARE of two frames
- * requests; the module's vote on the step; the step. */
+/* Runs y = A(A(x)) and a training step: two forwards; two backwards, which a PREPARE in two frames
+ * requests; the vote of module A on the step; the step. */
 static void run_context(fixture *f, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = make_tensor(f, 1), *dy = make_tensor(f, 2);
-  post_call(f, context, 12, 11, NULL); /* sent before the value that it takes */
+  /* the CALL is sent before the value that it takes as its argument */
+  post_call(f, context, 12, 11, NULL);
   post_call(f, context, 11, 10, x);
   run_until_packets(f, 2);
   assert_int_equal(f->seen_packets[0]->frame.kind, CLV_VALUE);
@@ -141,7 +142,8 @@ static void nothing_is_allocated_after_warm_up(void **state) {
   fixture *f = *state;
   uint64_t n_allocations = 0;
   size_t bytes = 0;
-  for (uint64_t i = 1; i <= 3000; i++) { /* more contexts than there are tombstones */
+  /* more contexts than the node has tombstones (notes of ended contexts) */
+  for (uint64_t i = 1; i <= 3000; i++) {
     if (i == 2100) n_allocations = clv_alloc_count(), bytes = clv_pool_charged_bytes(f->pool);
     run_context(f, i);
   }
@@ -278,7 +280,7 @@ static void random_frame_order_leaves_no_state(void **state) {
   uint64_t seed = 7;
   for (int round = 0; round < 30000; round++) {
     send_random_frame(f, 1 + (uint64_t)round / 100 * 4, &seed);
-    /* the last packet: its answer shows that the node has handled all packets before it */
+    /* the answer to this last packet shows that the node has handled all packets before it */
     assert_ok(clv_packet_new_end_context(f->pool, 1u << 20, 9, &p, &err));
     assert_ok(clv_node_send_to(f->node, "", p, &err));
     run_until_packets(f, 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests averages of parameters as state of a module: they begin as the parameters do, follow them
- * after each step, and are reverted with it.
+ * Tests averages of parameters as state of a module: they begin equal to the parameters, follow
+ * them after each step, and are rolled back with a step.
  */
 #include "common/engine/module_int.h"
 #include "tests/unit/engine/engine_test.h"

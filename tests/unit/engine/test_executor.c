@@ -10,7 +10,7 @@
 
 enum { STEPS = 5, MAX_WORK = 16 };
 
-/* The executor's thread, which computes the work of its queue. */
+/* The executor of a node: a thread that computes the work of its queue. */
 typedef struct computer {
   clv_session_node *node;
   pthread_t thread;
@@ -26,7 +26,7 @@ typedef struct fixture {
   computer computer;
 } fixture;
 
-/* ---- the executor, which computes in another thread ------------------------------------------ */
+/* ---- the executor: a thread that computes for the node --------------------------------------- */
 
 static void queue_work(void *user, clv_work *work) {
   computer *c = user;
@@ -81,7 +81,7 @@ static void wait_for_work(computer *c) {
   pthread_mutex_unlock(&c->lock);
 }
 
-/* ---- a node with a thread -------------------------------------------------------------------- */
+/* ---- training steps of a node with a compute thread ------------------------------------------ */
 
 static void begin_fixture(fixture *w, void (*start_work)(void *, clv_work *)) {
   clv_err err = {0};
@@ -126,10 +126,11 @@ static uint64_t hash_training(void (*start_work)(void *, clv_work *), uint32_t *
   return bits;
 }
 
-/* ---- results and ends of the executor's work ------------------------------------------------- */
+/* ---- results of training, and the end of the executor's work --------------------------------- */
 
-/* Each step gives the executor a forward and two backward parts for each module, and the change of
- * the parameters. The end of a backward pass may be one more piece of work. */
+/* With an executor, training has the same bits as without. Each step gives the executor a forward
+ * and two backward parts per module, and the change of the parameters; the end of a backward pass
+ * may be one more piece of work. */
 static void executor_thread_gives_the_same_bits(void **state) {
   uint32_t n_without_executor, n_on_thread, n_at_once;
   (void)state;
@@ -153,8 +154,8 @@ static void executor_error_fails_the_value(void **state) {
   free_node(&w);
 }
 
-/* All modules wait for the same leaf. Their work starts together, and ends before the node looks
- * for ended work. */
+/* All modules wait for the same leaf, so their work starts together. All of it ends before the node
+ * looks for ended work. */
 static void simultaneous_completions_are_all_handled(void **state) {
   clv_err err = {0};
   clv_packet *p;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests modules in memory that the host cannot touch, when there is no more of it or when the
- * device fails: the caller gets an error, and the node continues. test_work and `make simulate`
+ * Tests modules in device memory that the host cannot touch. If that memory is exhausted or the
+ * device fails, the caller gets an error, and the node continues. test_work and `make simulate`
  * compare the bits of such modules with those in host memory.
  */
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "tests/unit/engine/contexts_test.h"
 #include "tests/unit/far.h"
 
-/* Content of the last packet of each kind. */
+/* Content of the last packet that the program has received, for each kind. */
 typedef struct received_results {
   clv_frame_kind last_kind;
   clv_code last_code;
@@ -48,7 +48,8 @@ static void send_packet(engine *w, clv_packet *p) {
   assert_ok(engine_handle_packet(w, p, &err));
 }
 
-/* Calls a module in a context. arg: another call's value; 0: a leaf. */
+/* Calls a module in a context. arg: id of the value of another call; 0: a leaf, sent with the
+ * CALL. */
 static void send_call(engine *w, uint64_t context, uint64_t id, uint32_t module, uint64_t arg,
                       bool deliver) {
   clv_err err = {0};
@@ -60,7 +61,7 @@ static void send_call(engine *w, uint64_t context, uint64_t id, uint32_t module,
   send_packet(w, p);
 }
 
-/* Calls module 0 in a context. Its value is delivered to the program. */
+/* Calls module 0 in a context. The value of the call is delivered to the program. */
 static void send_call_of_module_0(engine *w, uint64_t context) {
   send_call(w, context, 10 * context, 0, 0, true);
 }
@@ -90,8 +91,7 @@ static bool read_first_weight(engine *w, float *ret) {
   return clv_state_item_get(&item, ret, &err) == CLV_OK;
 }
 
-/* Memory runs out at each allocation of a new module in turn. Nothing may stay allocated or
- * charged. */
+/* Each allocation of a new module fails in turn. No memory may stay allocated or charged. */
 static void failed_module_alloc_leaves_nothing_charged(void **state) {
   clv_err err = {0};
   clv_pool *pool;
@@ -186,8 +186,8 @@ static void begin_engine_on_two_devices(engine *w, received_results *h) {
   far.bytes_from_host = far.bytes_to_host = far.bytes_between_devices = 0;
 }
 
-/* Asserts how many blocks were copied to the device, from it and between devices since the last
- * call. */
+/* Asserts how many blocks were copied to a device, from a device and between devices since the last
+ * call of this function. */
 static void assert_copied_bytes(uint64_t n_to_device, uint64_t n_to_host,
                                 uint64_t n_between_devices) {
   assert_int_equal(far.bytes_from_host, n_to_device * BYTES);
@@ -205,8 +205,8 @@ static void assert_counted_bytes(engine *w, uint32_t module, uint64_t n_from_pee
   assert_int_equal(c.host_bytes, 0);
 }
 
-/* Values are passed between modules on devices without a copy in host memory, and so are gradients,
- * two of which are added. */
+/* Values and gradients are passed between modules on devices without a copy in host memory. Two of
+ * the gradients are added. */
 static void values_between_device_modules_skip_host_memory(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -223,7 +223,8 @@ static void values_between_device_modules_skip_host_memory(void **state) {
   assert_ok(clv_packet_new_deliver(w.pool, 1, 10, "", &p, &err));
   send_packet(&w, p);
   assert_int_equal(h.last_code, CLV_OK);
-  assert_copied_bytes(0, 1, 0); /* the program requests the value after all */
+  /* the program requests value 10 only now, so the value is copied to the host */
+  assert_copied_bytes(0, 1, 0);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = engine_make_tensor(&w, 0.5f);
   assert_ok(clv_packet_new_prepare(w.pool, 1, 1, 0, false, true, false, &p, &err));
   for (uint64_t id = 12; id > 10; id--) {
@@ -245,8 +246,8 @@ static void values_between_device_modules_skip_host_memory(void **state) {
   end_engine(&w);
 }
 
-/* A failed allocation, for a value or for its copy, leaves the sessions of the other device
- * alone. */
+/* If an allocation on one device fails, for a value or for its copy, modules on the other device
+ * still compute. */
 static void failed_alloc_on_one_device_spares_the_other(void **state) {
   engine w;
   received_results h;
@@ -263,9 +264,9 @@ static void failed_alloc_on_one_device_spares_the_other(void **state) {
   end_engine(&w);
 }
 
-/* Makes one operation of a step fail: the nth one, a backup copy or the step itself. The step may
- * have changed any part of the state, so it is answered with that error and the module cannot be
- * used again. */
+/* Makes the nth wait for the device in a step fail: that of a backup copy or of the step itself.
+ * The step may have changed any part of the state, so its answer is that error and the module
+ * refuses further calls. */
 static void assert_step_fails(uint64_t nth) {
   engine w;
   received_results h;
@@ -322,7 +323,8 @@ static void failed_device_alloc_is_not_charged(void **state) {
 /* number of shared weights that were released */
 static int n_freed;
 
-/* Counts the weight, and asserts that the module has waited for the device before the release. */
+/* Release function of a shared weight: counts the call, and asserts that the module has waited for
+ * the device before. */
 static void release_shared_weight(void *owner) {
   (void)owner;
   assert_int_equal(far.n_unfinished, 0);
@@ -363,7 +365,7 @@ static void shared_weight_of_another_device_is_refused(void **state) {
   }
   assert_int_equal(n_freed, 2);
   clv_state_item item;
-  /* the bias, which is not in the shared base */
+  /* writes the bias, which is not among the shared weights, on the device */
   assert_true(clv_module_state_item(m, CLV_STATE_WEIGHTS, 1, &item));
   assert_ok(clv_backend_fill(device, item.data, 0, item.bytes, &err));
   assert_int_equal(far.n_unfinished, 1);

@@ -27,8 +27,8 @@ static void draw_uniform(float *x, uint32_t stream) {
   clv_rng_uniform(&(clv_rng_key){.seed = 5, .layer = stream}, -1, 1, x, N);
 }
 
-/* Makes an optimiser of two groups of values. No step may change the values in the gap between
- * them. */
+/* Makes an optimiser of two groups of values, with a gap between the groups. No step may change the
+ * values in the gap. */
 static clv_optim *make_optimizer(const clv_backend *b, clv_optim_kind kind) {
   clv_optim_config c[2];
   clv_optim_span spans[] = {{.offset = 4, .n = 33}, {.offset = 200, .n = 40, .group_index = 1}};

@@ -23,7 +23,7 @@ typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
   clv_packet *last_packet;
-  size_t peak_pool_bytes; /* bytes of the pool while gradients existed */
+  size_t peak_pool_bytes; /* largest number of bytes that the pool had while gradients existed */
 } fixture;
 
 static void keep_packet(void *user, clv_packet *p) {
@@ -134,7 +134,8 @@ static void fixed_parameters_have_no_gradients_or_moments(void **state) {
   stop_node(&fixed);
 }
 
-/* Trained parameters, fixed ones and buffers have separate, aligned regions. */
+/* The block of a module has separate, aligned regions for trained parameters, fixed parameters and
+ * buffers. */
 static void layout_separates_trainable_fixed_and_buffers(void **state) {
   (void)state;
   clv_err err = {0};

@@ -53,7 +53,8 @@ static void invalid_parameter_groups_are_refused(void **state) {
   assert_refused(groups, 1, NULL, CLV_INVALID, "group 1 is of kind 1");
 }
 
-/* One group has momentum, so the state has a moment for all parameters. */
+/* If one group has momentum, the state has a moment for every parameter, also of the other
+ * group. */
 static void momentum_in_one_group_gives_every_parameter_a_moment(void **state) {
   static const char *const bias[] = {"0.bias"};
   const clv_module_group group = make_group(bias, 1);
@@ -72,8 +73,9 @@ static void momentum_in_one_group_gives_every_parameter_a_moment(void **state) {
 
 /* ---- steps with a learning rate for each group ----------------------------------------------- */
 
-/* A node, the last packet for its program, and the last text of an ABORT. Module 0 has one group,
- * module 1 the bias in group 1, module 2 the bias in group 1 and no parameter in group 0. */
+/* A node, the last packet that its program received, and the text of the last ABORT. Module 0 has
+ * one group of parameters. Module 1 has its bias in group 1. Module 2 does too, and has no
+ * parameter in group 0. */
 typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
@@ -145,8 +147,8 @@ static clv_tensor *make_tensor(fixture *f, float first) {
   return t;
 }
 
-/* Computes the gradients of all modules: weight [c][k] += dy[r][c] x[r][k], bias [c] +=
- * dy[r][c]. */
+/* Runs forward and backward of all modules. Returns the gradients that the test computes itself as
+ * sums over the rows r: weight [c][k] += dy[r][c] x[r][k], bias [c] += dy[r][c]. */
 static void compute_gradients(fixture *f, uint64_t context, float *ret_gradient) {
   clv_err err = {0};
   clv_packet *p;
@@ -195,7 +197,7 @@ static clv_packet *make_apply(fixture *f, uint64_t context, uint32_t module, con
   return p;
 }
 
-/* A step changes each group by its own learning rate. It ignores rates beyond the last group. */
+/* A step changes each group by its own learning rate, and ignores rates that no group has. */
 static void each_group_steps_with_its_rate(void **state) {
   static const float lrs[] = {0.5f, 0.25f, 8}, lrs_with_zero[] = {0, 0.25f};
   fixture *f = *state;
@@ -213,7 +215,8 @@ static void each_group_steps_with_its_rate(void **state) {
   }
 }
 
-/* Sends a step with one learning rate too few. The node must refuse the step and change nothing. */
+/* Sends `step`, which has one learning rate too few. The node must refuse the step and change
+ * nothing. */
 static void assert_refused_for_rates(fixture *f, uint64_t context, clv_packet *step) {
   static const char wanted[] = "1 learning rate for module 1, whose parameters are in 2 groups";
   float gradient[WEIGHTS + WIDTH], before[MODULES][WEIGHTS + WIDTH], after[WEIGHTS + WIDTH];

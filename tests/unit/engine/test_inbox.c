@@ -16,7 +16,7 @@ typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
   uint64_t now_ns, context;
-  uint32_t called_module;    /* module that is called */
+  uint32_t called_module;    /* index of the module that post_call calls */
   uint32_t n_answers[KINDS]; /* number of answers of each kind */
   unsigned n_waits;
   bool interrupts_wait, is_past_end, polls_without_thread;
@@ -73,7 +73,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* ---- packets that the tests post ------------------------------------------------------------- */
+/* ---- packets that the tests send to the node ------------------------------------------------- */
 
 static clv_tensor *make_tensor_of_ones(fixture *f, int64_t rows) {
   clv_err err = {0};
@@ -171,7 +171,7 @@ static void polled_node_handles_packets_until_stopped(void **state) {
   assert_int_equal(f->n_answers[CLV_ENDED], 1);
 }
 
-/* A training step at a stage in the middle of a pipeline needs two wake-ups of the node, however
+/* A training step of a module in the middle of a pipeline needs two wake-ups of the node, however
  * far apart its frames arrive. */
 static void pipeline_step_needs_two_wakeups(void **state) {
   fixture *f = *state;
@@ -200,7 +200,7 @@ static void value_before_its_call_wakes_the_node(void **state) {
   fixture *f = *state;
   post_value(f, ROWS);
   assert_node_waits(f);
-  post_call(f, false); /* the call runs, because its value came first */
+  post_call(f, false); /* the call can run, because its argument arrived before the CALL */
   assert_node_wakes(f);
   post_gradient(f);
   assert_node_waits(f);
@@ -230,8 +230,8 @@ static void handled_packets_count_for_later_wakeups(void **state) {
   assert_int_equal(f->n_answers[CLV_FINISHED], 1);
 }
 
-/* If PREPARE, which asks for the backward, arrives before the input of the forward, forward and
- * backward of a root need one wake-up. */
+/* A root is a call whose output is the loss. If the PREPARE of its backward arrives before the
+ * input of its forward, forward and backward together need one wake-up. */
 static void root_forward_and_backward_need_one_wakeup(void **state) {
   fixture *f = *state;
   clv_err err = {0};
@@ -272,8 +272,8 @@ static void many_bytes_or_packets_wake_the_node(void **state) {
   assert_node_wakes(f);
 }
 
-/* A value, and the DROP that frees it, are handled after CLV_COALESCE_NS without a further
- * packet. */
+/* A value and the DROP that frees the value are handled after the delay CLV_COALESCE_NS, without a
+ * further packet. */
 static void deferred_packets_are_handled_after_the_delay(void **state) {
   fixture *f = *state;
   post_value(f, ROWS);
@@ -297,8 +297,8 @@ static void post_apply(fixture *f) {
   clv_node_post(f->node, p);
 }
 
-/* After a step that cannot be rolled back, the program sends END_CONTEXT at once. The node defers
- * such an APPLY, so that APPLY and END_CONTEXT need one wake-up. */
+/* If a step cannot be rolled back, the program sends END_CONTEXT right after its APPLY. The node
+ * defers such an APPLY, so that APPLY and END_CONTEXT need one wake-up. */
 static void final_step_is_deferred_until_its_end_context(void **state) {
   fixture *f = *state;
   for (uint32_t i = 0; i < 2; i++, f->context++) {
@@ -390,7 +390,8 @@ static uint64_t count_runs(const fixture *f) {
          f->n_answers[CLV_GRADIENT];
 }
 
-/* Deferred packets, alone or in pairs, make no work ready when they are handled. */
+/* When the node handles deferred packets, alone or in pairs, no work becomes ready. Otherwise the
+ * delay would hold up that work. */
 static void deferred_packets_start_no_work(void **state) {
   fixture *f = *state;
   uint64_t seed = 11;
@@ -415,7 +416,7 @@ static void deferred_packets_start_no_work(void **state) {
   assert_true(n_deferred > 1000 && n_with_work > 1000);
 }
 
-/* ---- a node in a simulated world ------------------------------------------------------------- */
+/* ---- a node whose waits and clock are simulated by the test ---------------------------------- */
 
 static bool pass_time(void *user, uint64_t until_ns) {
   fixture *f = user;
@@ -435,7 +436,8 @@ static void wait_callback_runs_while_the_node_waits(void **state) {
   (void)state;
   make_node(&f, (clv_node_options){.clock = {read_clock, &f}, .wait = pass_time, .wait_user = &f});
   assert_ok(clv_packet_new_end_context(f.pool, 7, 1, &f.arriving_packet, &err));
-  assert_false(clv_node_run_until(f.node, 5000)); /* the delay of the packet has passed */
+  /* the node has handled the deferred packet, because the delay has passed */
+  assert_false(clv_node_run_until(f.node, 5000));
   assert_int_equal(f.n_answers[CLV_ENDED], 1);
   assert_int_equal(f.n_waits, 2);
   assert_true(f.now_ns == 5000);
@@ -453,7 +455,7 @@ static void wait_callback_runs_while_the_node_waits(void **state) {
   clv_pool_unref(f.pool);
 }
 
-/* ---- a node with a thread -------------------------------------------------------------------- */
+/* ---- a node that runs in its own thread ------------------------------------------------------ */
 
 static void *run_node(void *user) {
   clv_node_run(user);
@@ -465,8 +467,8 @@ static bool reaches_value_count(const fixture *f, uint64_t values) {
   return count_values(f) == values;
 }
 
-/* The node's thread handles deferred packets without another packet, both while it waits briefly
- * and after it has slept for long. */
+/* The node's thread handles deferred packets without another packet, both during its short wait and
+ * after it has slept for long. */
 static void node_thread_handles_deferred_packets_unprompted(void **state) {
   fixture f = {0};
   pthread_t thread;

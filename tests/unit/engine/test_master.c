@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests a worker's node and its link to the master, over a transport that records the sent frames.
- * If a value cannot be sent, the node sends an error in its place, to the master as to another
- * worker.
+ * If a value cannot be sent, the node sends an error in its place, whether the value is for the
+ * master or for another worker.
  */
 #include <stdio.h>
 
@@ -20,7 +20,7 @@ static struct {
   uint32_t n_sent, n_refused;
 } w;
 
-/* ---- a transport that records frames --------------------------------------------------------- */
+/* ---- a transport that records the frames of the link ----------------------------------------- */
 
 static void record_frame(const clv_rpc_piece *pieces, size_t n) {
   clv_err err = {0};
@@ -116,8 +116,8 @@ static void assert_failure_frame(const clv_frame *f, clv_frame_kind kind) {
   assert_non_null(strstr(f->failure.text, "limits.receive_window"));
 }
 
-/* The value is for the master itself, and for a worker that the node reaches only through the
- * master. */
+/* If a value cannot be sent, the node sends an ABORT instead. In turn, the value is for the master
+ * and for worker w2, which the node reaches only through the master. */
 static void unsendable_value_aborts_its_context(void **state) {
   static const char *const to[] = {"", "w2"};
   (void)state;
@@ -136,8 +136,8 @@ static void unsendable_value_aborts_its_context(void **state) {
   }
 }
 
-/* A value that could not be sent has also failed at its own node: its backward gets that error and
- * does not wait. */
+/* A value that could not be sent fails at its own node, too: the backward is answered by an ABORT
+ * and does not wait. */
 static void unsendable_value_fails_the_context_locally(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -162,8 +162,8 @@ static void add_module(int64_t columns) {
   assert_ok(clv_node_add_module(w.node, module, &err));
 }
 
-/* The values of two calls are retained after the end of their context, because another worker needs
- * them. */
+/* Two values are retained after the end of their context, because another worker needs them. They
+ * cannot be sent, so the node reports a failure. */
 static void unsendable_retained_value_is_reported(void **state) {
   clv_err err = {0};
   clv_packet *p;
@@ -232,8 +232,8 @@ static void unsendable_state_gives_one_error(void **state) {
   assert_int_equal(w.sent_frames[0].reply_to, 80);
 }
 
-/* Sends the bias as an item of state to the node. is_refused: the pool had no memory for the
- * item. */
+/* Sends the bias as an item of state to the node. is_refused: the item arrives without its tensor,
+ * as if the pool had no memory for it. */
 static void send_state_item(uint64_t message, bool is_refused) {
   clv_err err = {0};
   clv_packet *p;
@@ -279,7 +279,7 @@ static void receive_message(clv_rref_message m) {
   clv_rrefs_receive_message(w.node->references, 0, &m, clv_now_ns());
 }
 
-/* A FETCH is answered by a failure in place of the value. */
+/* If a fetched value cannot be sent, the answer to the FETCH is a failure. */
 static void unsendable_fetched_value_is_a_failure(void **state) {
   clv_err err = {0};
   const clv_rref_new_ids b = {.ref = 3, .fork = 4, .key = 5};

@@ -50,8 +50,8 @@ static void send_gradient(engine *w, uint64_t context, uint64_t id, uint32_t pos
   handle_packet(w, p);
 }
 
-/* The backward of context 1 is ready once its forward has run, before the step of context 2, which
- * is queued after that forward. */
+/* The step of context 2 is queued after the forward of context 1. The backward of context 1, which
+ * is ready once that forward has run, must run before that step. */
 static void step_does_not_overtake_a_ready_backward(void **state) {
   received_results h = {0};
   engine w = {.on_result = count_result, .user = &h};
@@ -78,8 +78,8 @@ static void step_does_not_overtake_a_ready_backward(void **state) {
   engine_close(&w);
 }
 
-/* A step that has started gives the weights a new version, even if the context was aborted
- * meanwhile. */
+/* A step that has started gives the weights a new version, even if an ABORT of its context arrives
+ * while the step runs. */
 static void started_step_raises_the_version_despite_abort(void **state) {
   received_results h = {0};
   engine w = {.on_result = count_result, .user = &h};
@@ -153,7 +153,7 @@ static void packet_with_a_waiter_is_not_deferred(void **state) {
   (void)state;
   engine_open(&w, 0);
   clv_tensor *x = engine_make_tensor(&w, 1);
-  /* waits for value 29; call 31 is queued after call 30 */
+  /* call 30 waits for value 29; call 31 is queued after call 30 */
   handle_packet(&w, make_call(&w, 1, 30, 1, 29, NULL));
   handle_packet(&w, make_call(&w, 2, 31, 1, 0, x));
   assert_ok(clv_packet_new_end_context(w.pool, 1, 70, &p, &err));

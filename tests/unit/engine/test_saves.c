@@ -183,8 +183,8 @@ static void failed_file_is_refused(void **state) {
   close_fixture(f);
 }
 
-/* When the node ends, the first file still waits for the writer; the second is written, but its
- * request is not answered yet. */
+/* The node ends while one file still waits for the writer. A second file is written, but its
+ * request has no answer yet. */
 static void node_that_ends_withdraws_its_files(void **state) {
   (void)state;
   fixture *f = open_fixture(POOL_BYTES, WIDTH);

@@ -130,8 +130,8 @@ static void end_context_without_kept_values_frees_all(void **state) {
   engine_close(&w);
 }
 
-/* Another node needs a value after the end of the context. The program names that value in a
- * SPARE. */
+/* Another node needs a value after the end of the context, so the program names the value in a
+ * SPARE frame. The value is then sent to that node. */
 static void retained_value_is_sent_to_the_other_node(void **state) {
   received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
@@ -177,7 +177,8 @@ static void retained_call_waits_only_for_its_inputs(void **state) {
   engine_close(&w);
 }
 
-/* A CALL whose tensors are in flight is retained; its other input arrives first. */
+/* A call is retained even if only its announcement has arrived, because its tensors are in flight.
+ * Its other input arrives before the CALL. */
 static void announced_call_is_retained_until_complete(void **state) {
   received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};
@@ -226,7 +227,7 @@ static void leaf_after_the_end_is_freed_with_its_call(void **state) {
   engine_close(&w);
 }
 
-/* The step of an END_CONTEXT is queued after the calls that the ended context retains. */
+/* A step that END_CONTEXT requests is queued after the calls that the ended context retains. */
 static void step_does_not_overtake_a_retained_call(void **state) {
   received_results h = {0}, results_without_retained = {0};
   engine w = {.on_result = record_result, .user = &results_without_retained};
@@ -312,7 +313,8 @@ static void context_failure_fails_the_kept_reference(void **state) {
   engine_close(&w);
 }
 
-/* A context may fail after its END_CONTEXT. END_CONTEXT then gets its final answer. */
+/* A context may fail after its END_CONTEXT. The node then frees the retained calls and sends the
+ * final answer to END_CONTEXT. */
 static void failure_after_the_end_frees_retained_calls(void **state) {
   received_results h = {0};
   engine w = {.on_result = record_result, .user = &h};

@@ -20,7 +20,7 @@ typedef struct cell_log {
   FILE *log_file;
 } cell_log;
 
-/* ---- messages of the engine ------------------------------------------------------------------ */
+/* ---- log of what the engine reports to the program ------------------------------------------- */
 
 static void record_message(cell_log *log, const char *text) {
   for (uint32_t m = 0; m < MACHINES; m++)
@@ -54,7 +54,7 @@ static void log_result(engine *w, clv_result *r) {
   clv_packet_free(r->packet);
 }
 
-/* Writes the states of a context, of its values and of their calls. */
+/* Writes a line with the states of a context, its values and its calls to the log. */
 static void log_states(engine *w, clv_frame_kind kind, uint64_t context, uint64_t id) {
   static const char *const context_names[] = {"open", "failed", "closing", "ending", "ended"};
   static const char *const pass_names[] = {"", ", collecting", ", active", ", ending"};
@@ -76,7 +76,7 @@ static void log_states(engine *w, clv_frame_kind kind, uint64_t context, uint64_
   fprintf(log, "\n");
 }
 
-/* ---- commands of programs -------------------------------------------------------------------- */
+/* ---- functions that send one frame or a few to the engine ------------------------------------ */
 
 static void send_packet(engine *w, clv_packet *p) {
   cell_log *log = w->user;
@@ -199,8 +199,8 @@ static void send_gradient(engine *w, uint64_t context, uint32_t phase, uint64_t 
 
 enum { RETAIN = 1, VOTE = 2, MORE_FOLLOW = 4 };
 
-/* Sends a PREPARE. Phases before it that were not sent count as empty. id: the call that it names,
- * which has one gradient; 0: it names no call. */
+/* Sends a PREPARE. Earlier phases that were not sent count as empty. id: call that the PREPARE
+ * names, which gets one gradient; 0: no call. */
 static void send_prepare(engine *w, uint64_t context, uint32_t phase, uint64_t id, int flags) {
   clv_err err = {0};
   clv_packet *p;
@@ -266,7 +266,7 @@ static void send_call_and_backward(engine *w, uint64_t context, uint64_t id, int
   send_gradient(w, context, 1, id, true);
 }
 
-/* ---- programs: sequences of commands --------------------------------------------------------- */
+/* ---- programs: sequences of frames that visit the cells of the tables ------------------------ */
 
 static void send_every_frame(engine *w, uint64_t c) {
   send_announcement(w, c, 11);
@@ -295,8 +295,9 @@ static void run_retaining_context_ends(engine *w, uint64_t c) {
   }
 }
 
-/* Sends an END_CONTEXT with a step in the middle of a pass, which is refused. Calls 12 and 13 wait
- * for the backward of 11, whose gradient never arrives. In the second context 13 is kept. */
+/* In the middle of a backward pass, sends an END_CONTEXT that requests a step, which the engine
+ * refuses. Calls 12 and 13 wait for the backward of 11, whose gradient never arrives. In the second
+ * context the value of 13 is kept. */
 static void run_refused_context_ends(engine *w, uint64_t c) {
   for (int is_kept = 0; is_kept < 2; is_kept++, c++) {
     send_call(w, c, 11, 0);
@@ -307,7 +308,7 @@ static void run_refused_context_ends(engine *w, uint64_t c) {
     send_end_with_step(w, c);
     assert_null(w->contexts->ready_lists);
     assert_int_equal(w->contexts->n_work, 0);
-    send_call(w, c + 50, 12, 0); /* this context reuses freed records */
+    send_call(w, c + 50, 12, 0); /* this context reuses memory of records that were freed */
     send_end(w, c + 50);
   }
 }
@@ -419,7 +420,7 @@ static void run_call_events_during_work(engine *w) {
   w->holds_started_work = false;
 }
 
-/* Brings the pass of a context into a state. Call 11 is in the pass, call 12 is not. */
+/* Brings the backward pass of a context into a state. Call 11 is in the pass, call 12 is not. */
 static void bring_to_pass_state(engine *w, uint64_t c, clv_pass_state state) {
   send_call(w, c, 11, 0);
   send_call(w, c, 12, 0);
@@ -490,10 +491,10 @@ static void run_pass_events_during_work(engine *w) {
 static void run_step_events(engine *w) {
   send_call_and_backward(w, 1, 11, 0);
   send_call_and_backward(w, 2, 11, 0);
-  send_revert(w, 1); /* there is no step to roll back */
+  send_revert(w, 1); /* refused, because there is no step to roll back */
   send_apply(w, 1);
   send_apply(w, 1);
-  send_revert(w, 2); /* the step belongs to another context */
+  send_revert(w, 2); /* refused, because the step belongs to another context */
   send_revert(w, 1);
   send_apply(w, 1);
   send_planned_step(w, 1, 1);
@@ -509,7 +510,7 @@ static void run_step_events(engine *w) {
   send_planned_step(w, 6, 1);
 }
 
-/* ---- visits of all cells of the state tables ------------------------------------------------- */
+/* ---- running the programs, and checking that they visited each cell -------------------------- */
 
 /* Runs a program. holds_work: started work ends only when the program calls engine_run_work. */
 static void run_program(cell_log *log, void (*program)(engine *w), bool holds_work) {
@@ -538,7 +539,7 @@ static bool is_cell_right(const cell_log *log, clv_state_machine machine, uint32
   return !mistake;
 }
 
-/* Checks one transition. An event that the table excludes leaves the state unchanged. */
+/* Checks one transition. An event that is impossible in that state leaves the state unchanged. */
 static void check_transition(clv_state_machine machine, uint32_t state, uint32_t event) {
   clv_err err = {0};
   const clv_cell *cell;
@@ -611,7 +612,7 @@ static void every_table_cell_is_reached_or_impossible(void **state) {
   free(text);
 }
 
-/* ---- events that the state tables exclude ---------------------------------------------------- */
+/* ---- errors after events that the state tables call impossible ------------------------------- */
 
 static void assert_abort_text(engine *w, clv_result *r) {
   const clv_frame *f = &r->packet->frame;
@@ -623,7 +624,7 @@ static void assert_abort_text(engine *w, clv_result *r) {
   clv_packet_free(r->packet);
 }
 
-/* Sends an event that the table excludes to a context whose call has run. */
+/* Applies an event that is impossible in the present state to a context whose call has run. */
 static void send_impossible_event(clv_contexts *e, clv_context *c, clv_state_machine machine) {
   clv_context_call *k = c->values->producer;
   if (machine == MACHINE_CALL) (void)clv_call_on_event(e, k, CALL_BACKWARD_DONE);
@@ -652,7 +653,8 @@ static void impossible_event_fails_context(void **state) {
   }
 }
 
-/* If the context does not exist any more, the event is reported once to the engine's owner. */
+/* If the context of an impossible event does not exist any more, the engine returns the error once
+ * to its owner. */
 static void impossible_event_without_context_is_reported_once(void **state) {
   clv_err err = {0};
   clv_code code;

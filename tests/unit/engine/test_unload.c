@@ -106,8 +106,8 @@ static void send_call(fixture *f, uint64_t context, uint64_t id, uint32_t genera
   send_call_with_width(f, context, id, generation, has_delivery, WIDTH);
 }
 
-/* Sends the PREPARE of one call's backward, which asks for a vote (whether all gradients are
- * finite), and its output gradient. */
+/* Sends the PREPARE of one call's backward, and the output gradient of the call. The PREPARE asks
+ * for a vote: whether all gradients are finite. */
 static void send_backward(fixture *f, uint64_t context, uint64_t id) {
   clv_err err = {0};
   clv_packet *p;
@@ -165,7 +165,8 @@ static void repeated_load_and_unload_leaks_nothing(void **state) {
   assert_int_equal(work_counts.steps_since_load, 2600);
 }
 
-/* Tensors are pooled by size, and only that module used these sizes. */
+/* The pool keeps freed tensors by size. Only the unloaded module used tensors of these sizes, so
+ * unloading frees them. */
 static void unload_frees_pooled_tensors_of_its_sizes(void **state) {
   fixture *f = *state;
   size_t bytes[2];
@@ -200,7 +201,8 @@ static void unload_is_refused_while_a_context_used_it(void **state) {
   assert_answer(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
-/* Running statistics are backed up for a context that may roll back its step. */
+/* While a context may still roll back the running statistics of a module, the node holds a backup
+ * of them, and refuses to unload the module. */
 static void unload_is_refused_while_statistics_may_revert(void **state) {
   fixture *f = *state;
   clv_err err = {0};
@@ -248,7 +250,8 @@ static void late_frame_does_not_reach_a_newer_generation(void **state) {
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, UINT32_MAX), CLV_PRECONDITION);
 }
 
-/* A call before UNLOAD waits for its input; a call after it keeps the module loaded. */
+/* UNLOAD waits for a call that was sent before it and waits for its input. A call that is sent
+ * after UNLOAD keeps the module loaded. */
 static void unload_waits_for_earlier_calls(void **state) {
   fixture *f = *state;
   clv_err err = {0};
@@ -275,8 +278,8 @@ static void unload_waits_for_earlier_calls(void **state) {
   assert_answer(run_until_packets(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
-/* A call that waits for its input blocks UNLOAD. A step and a REVERT are queued after UNLOAD, and
- * their contexts end before they run. */
+/* UNLOAD is queued after a call that waits for its input. A step and a REVERT are queued after
+ * UNLOAD, and their contexts end before they run. */
 static void unload_is_refused_while_a_change_is_pending(void **state) {
   fixture *f = *state;
   clv_err err = {0};

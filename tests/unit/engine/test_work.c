@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests work that ends later. The same frames go into an engine whose work ends at once and into
- * engines whose work ends later, in a random order between modules; into one whose modules compute
- * in memory that the host cannot touch, and one whose modules are on two such devices and on none.
- * The results are the same to the bit, and so are the modules in the end.
+ * Tests that results do not depend on when started work ends. The same frames go into several
+ * engines: in one, work ends at once; in others it ends later, in a random order between modules;
+ * in two more, all modules or some compute in device memory that the host cannot touch. All engines
+ * must have the same results and the same final modules, to the bit.
  */
 #include "tests/unit/engine/contexts_test.h"
 #include "tests/unit/far.h"
 
 enum { CONTEXTS = 3, CALLS = 6, PROGRAMS = 150, ORDERS = 3, MAX_FRAMES = 256 };
 
-/* ---- a digest of all results ----------------------------------------------------------------- */
+/* ---- a digest of all results of a program ---------------------------------------------------- */
 
 /* Sum of a hash of each result, because their order is not fixed. */
 typedef struct digest {
@@ -65,7 +65,7 @@ typedef struct program {
   uint32_t n[CONTEXTS], next_frame[CONTEXTS], n_before_step[CONTEXTS];
 } program;
 
-/* Ids increase in the order of the calls. */
+/* Returns the id of a call. Later calls of a context have larger ids. */
 static uint64_t get_call_id(uint32_t context, uint32_t call) {
   return 100 + CONTEXTS * call + context;
 }
@@ -75,9 +75,9 @@ static void add_frame(program *g, uint32_t context, clv_packet *p) {
   g->frames[context][g->n[context]++] = p;
 }
 
-/* Adds a CALL whose argument is an earlier call's value or a leaf. Perhaps the CALL, or a later
- * DELIVER, requests its value for the program. is_planned: forward, backward and parameter
- * gradients have positions. */
+/* Adds a CALL whose argument is an earlier call's value or a leaf. The seed draws whether the CALL,
+ * or a later DELIVER, requests its value for the program. is_planned: forward, backward and
+ * parameter gradients have positions. */
 static void add_call(program *g, uint32_t c, uint32_t i, const uint32_t *arg_calls,
                      bool is_planned) {
   clv_err err = {0};
@@ -113,8 +113,8 @@ static uint32_t get_gradient_position(const uint32_t *arg_calls, uint32_t i) {
   return n;
 }
 
-/* Adds a backward to the packet. Each call gets a gradient from the program, and one from each call
- * that uses its value. */
+/* Adds a PREPARE and the gradients of the program. Each call gets a gradient from the program, and
+ * one from each call that uses its value. */
 static void add_backward(program *g, uint32_t c, const uint32_t *arg_calls) {
   clv_err err = {0};
   clv_packet *p;
@@ -136,7 +136,8 @@ static void add_backward(program *g, uint32_t c, const uint32_t *arg_calls) {
   }
 }
 
-/* Adds a step, its commit for a module, perhaps a REVERT, and the end of the context. */
+/* Adds an APPLY, a request for the weights of a module, and an END_CONTEXT, which may request a
+ * step, too. */
 static void add_step(program *g, uint32_t c) {
   clv_err err = {0};
   clv_packet *p;
@@ -177,12 +178,13 @@ static void make_context_frames(program *g, uint32_t c, bool is_planned) {
   add_step(g, c);
 }
 
-/* Sends the next frame of a context, unless n_frames of them were sent. */
+/* Sends the next frame of context c, unless n_frames frames of that context have been sent. */
 static void send_next_frame(program *g, uint32_t c, uint32_t n_frames) {
   clv_err err = {0};
   if (g->next_frame[c] < n_frames)
     assert_ok(engine_handle_packet(g->w, g->frames[c][g->next_frame[c]++], &err));
-  /* all work of the device has been waited for, so another thread may continue with it */
+  /* the engine has waited for all work of the device, so that another thread may continue with the
+   * results */
   assert_int_equal(far.n_unfinished, 0);
 }
 
@@ -261,7 +263,7 @@ static void failing_call_does_not_overtake_running_work(void **state) {
   engine_close(&w);
 }
 
-/* Work of several modules is ready at once. It starts in the order in which it became ready. */
+/* If work of several modules is ready at once, it starts in the order in which it became ready. */
 static void ready_work_starts_in_order(void **state) {
   static const uint32_t modules[] = {2, 0, 3, 2};
   clv_err err = {0};

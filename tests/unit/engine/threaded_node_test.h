@@ -132,8 +132,8 @@ static inline void run_step(threaded_node *n, uint32_t i, bool has_vote) {
   post_end(n, i);
 }
 
-/* Waits for the steps. A step of an END_CONTEXT may still run when ENDED arrives; reading the state
- * waits for it. */
+/* Waits until the steps have run. ENDED may arrive before a step that END_CONTEXT requested has
+ * run, so this function reads the state, which waits for the step. */
 static inline void wait_for_steps(threaded_node *n) {
   clv_err err = {0};
   clv_packet *p;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests quotas of a session, of an identity, of a worker: what is charged where, what a refusal
- * says, and that idle memory is never a reason for a refusal.
+ * Tests quotas of a session, of an identity and of a worker: to which account memory is charged,
+ * what a refusal says, and that unused memory of a pool never causes a refusal.
  */
 #include <pthread.h>
 
@@ -9,7 +9,8 @@
 
 enum { KIB = 1024 };
 
-/* Accounts: a worker of 64 KiB, an identity of 32 KiB, and two of its sessions. */
+/* Accounts with quotas: a worker of 64 KiB, an identity of 32 KiB there, and two sessions of that
+ * identity. */
 typedef struct fixture {
   clv_account *worker_account, *identity_account;
   clv_pool *pools[2];
@@ -84,7 +85,7 @@ static void exceeded_quota_is_named(void **state) {
       "3072 bytes more exceed the quota of all sessions of this identity: 30720 in use, the "
       "limit is 32768; raise allow[].bytes in worker.yaml");
   assert_int_equal(get_used_bytes(f->identity_account),
-                   30 * KIB); /* a refused allocation is charged nowhere */
+                   30 * KIB); /* the refused allocation is charged to no account */
   clv_tensor_unref(a);
   clv_tensor_unref(b);
   clv_pool_free_unused_tensors(f->pools[0]);
@@ -114,7 +115,9 @@ static void tensors_are_counted_over_all_sessions(void **state) {
       "1 tensor more exceeds the quota of all sessions of this identity: 6 in use, the limit "
       "is 6; raise allow[].tensors in worker.yaml");
   clv_tensor_unref(t[1]);
-  t[1] = make_tensor(f->pools[0], 8); /* a block of another size, in the other session */
+  /* the quota counts tensors, so a tensor of another size and of the other session may replace
+   * t[1] */
+  t[1] = make_tensor(f->pools[0], 8);
   for (int i = 0; i < 6; i++) clv_tensor_unref(t[i]);
 }
 

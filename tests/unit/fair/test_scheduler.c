@@ -52,7 +52,7 @@ static void open_fixture(scheduler_fixture *f, unsigned cores, uint64_t slice_ns
   assert_ok(clv_fair_scheduler_new(&o, &f->scheduler, &err));
 }
 
-/* A thread that computes `n_pieces` pieces of a length, one after the other. */
+/* A thread that computes `n_pieces` pieces of work, of `piece_ns` each, one after the other. */
 typedef struct compute_thread {
   scheduler_fixture *f;
   clv_share *share;
@@ -161,8 +161,8 @@ static void tenants_get_equal_time_before_their_shares(void **state) {
   clv_fair_scheduler_free(f.scheduler);
 }
 
-/* A refund takes back the charge for time in which a share only slept. Share b, which waited
- * meanwhile, therefore gets only about half of the time afterwards. */
+/* A refund takes back the charge for time in which a share only slept. Share b, which waited during
+ * that time, therefore gets only about half of the time afterwards. */
 static void refunded_wait_is_not_charged(void **state) {
   (void)state;
   scheduler_fixture f;
@@ -186,7 +186,8 @@ static void refunded_wait_is_not_charged(void **state) {
   clv_fair_scheduler_free(f.scheduler);
 }
 
-/* A refund is limited to the charge of the present slice, and to its duration. */
+/* A refund gives back no more than the charge of the present slice, and only while that slice
+ * lasts. */
 static void refund_is_limited_to_the_current_slice(void **state) {
   (void)state;
   scheduler_fixture f;
@@ -211,8 +212,8 @@ static void refund_is_limited_to_the_current_slice(void **state) {
   clv_fair_scheduler_free(f.scheduler);
 }
 
-/* A tenant that ran alone for long was never scheduled against others. The time that it used is
- * charged when another tenant arrives. */
+/* A tenant that was idle while another ran alone is not owed that time: when the idle tenant
+ * arrives, the two get equal time. */
 static void idle_tenant_gains_no_credit(void **state) {
   (void)state;
   scheduler_fixture f;
@@ -228,7 +229,7 @@ static void idle_tenant_gains_no_credit(void **state) {
   pthread_join(a.thread, NULL);
   join_compute_thread(&b);
   assert_in_range(count_letter(&f, 'a', 100), 45, 55);
-  /* a tenant that was idle has not saved up time either */
+  /* a third tenant, which was idle until now, has saved up no time either */
   compute_thread c = {0};
   assert_true(clv_share_acquire_cores(a.share, 1));
   start_compute_thread(&b, &f, 1, 'B', 100);
@@ -268,7 +269,7 @@ static void equal_shares_run_in_request_order(void **state) {
   open_fixture(&f, 1, 0, equal_weights, 3);
   clv_share *blocking_share = make_share(&f, 2);
   compute_thread of[CLV_COUNT(tenants)] = {0};
-  /* first round: three shares of one tenant; second round: shares of two tenants */
+  /* first pass: three shares of one tenant; second pass: shares of two tenants */
   for (size_t n = 3; n <= CLV_COUNT(tenants); n++) {
     f.n = 0;
     assert_true(clv_share_acquire_cores(blocking_share, 1));
@@ -319,7 +320,8 @@ static void slice_lasts_its_configured_time(void **state) {
   join_compute_thread(&b);
   for (uint32_t i = 0, n_in_slice; i < 64; i += n_in_slice) {
     for (n_in_slice = 1; f.compute_order[i + n_in_slice] == f.compute_order[i];) n_in_slice++;
-    assert_in_range(n_in_slice, 4, 5); /* 5 only if two shares have used equal time */
+    /* 4 pieces fill a slice; a fifth follows only if both shares have used equal time */
+    assert_in_range(n_in_slice, 4, 5);
   }
   assert_int_equal(count_letter(&f, 'a', 80), 40);
   clv_share_free(blocking_share);
@@ -363,7 +365,8 @@ static void stopped_share_is_refused_at_once(void **state) {
   clv_share_stop(a.share);
   pthread_join(a.thread, NULL);
   assert_true(a.was_refused);
-  assert_false(clv_share_acquire_cores(a.share, 1)); /* later requests are refused, too */
+  /* the share stays stopped, so later requests are refused, too */
+  assert_false(clv_share_acquire_cores(a.share, 1));
   clv_share_free(a.share);
   /* a running share is not interrupted, but is not scheduled again */
   clv_share_stop(blocking_share);
@@ -400,7 +403,8 @@ static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
   clv_fair_scheduler_free(f.scheduler);
 }
 
-/* Two threads for one second are charged like one thread for two. */
+/* A share whose work uses two threads for a second is charged as much as with one thread for two
+ * seconds. */
 static void two_threads_are_charged_twice_the_time(void **state) {
   (void)state;
   scheduler_fixture f;

@@ -69,8 +69,8 @@ static void recycled_record_is_zeroed(void **state) {
   }
 }
 
-/* Address sanitizer reports the use of a freed record. Without it, the record has the poison value.
- */
+/* If a test reads a freed record, address sanitizer reports it. Without address sanitizer, the
+ * bytes of the record have the value of the poison. */
 static void freed_record_is_poisoned(void **state) {
   fixture *f = *state;
   uint8_t *freed_record = take_record(f), *used_record = take_record(f),

@@ -113,7 +113,8 @@ static inline void check_cut(const rig *whole, uint32_t cut, uint32_t last) {
 /* thread sanitizer is slow, so only each tenth cut is tested there */
 enum { CUT_INTERVAL = CLV_THREAD_SANITIZED ? 10 : 1 };
 
-/* Compares the uncut graph with its two parts, for each layer before which a cut is possible. */
+/* Cuts the graph in two before each layer where a cut is possible. The two parts must give the same
+ * bits as the uncut graph. */
 static inline void check_whole_and_cut(const clv_backend *backend, graph_fn *graph, int at_least) {
   clv_err why;
   rig whole = make_rig(graph(3), &(rig_options){.backend = backend, .is_bf16 = true});
@@ -122,7 +123,7 @@ static inline void check_whole_and_cut(const clv_backend *backend, graph_fn *gra
   run_step(&whole);
   for (uint32_t cut = 1; cut <= last; cut += CUT_INTERVAL) {
     clv_graph *part = NULL;
-    /* the layer is inside a block */
+    /* no cut is possible inside a residual block */
     if (clv_graph_slice(whole.g, cut, last, &part, &why) != CLV_OK) continue;
     clv_graph_free(part);
     check_cut(&whole, cut, last);

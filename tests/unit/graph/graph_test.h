@@ -83,7 +83,8 @@ static inline clv_graph *make_graph(clv_dtype dtype, clv_shape shape, int *ret_i
   return g;
 }
 
-/* Returns layers 0..10 on an image of odd size, with every op that a chain can contain. */
+/* Returns a graph of layers 0 to 10 in a chain, over an image of odd size. The chain has every op
+ * that a chain can contain. */
 static inline clv_graph *make_chain_graph(clv_dtype dtype, int64_t batch) {
   int x;
   clv_graph *g = make_graph(dtype, CLV_SHAPE(batch, 3, 9, 7), &x);
@@ -109,8 +110,9 @@ static inline int add_conv_and_batchnorm(clv_graph *g, uint32_t layer, int x, in
   return add_plain(g, CLV_OP_BATCHNORM, layer + 1, x);
 }
 
-/* Returns two blocks as in ResNet: the first has a convolution on its shortcut, the second adds its
- * input. In the first addition batchnorm is the left operand, in the second the right one. */
+/* Returns two residual blocks as in ResNet. The shortcut of the first block is a convolution, that
+ * of the second is its input. Batchnorm is the left operand of the first addition, and the right
+ * operand of the second. */
 static inline clv_graph *make_residual_graph(int64_t batch) {
   int x, y;
   clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(batch, 5, 6, 6), &x);

@@ -19,8 +19,8 @@ enum {
   EMPTY_SEQUENCE = 2
 };
 
-/* A batch of sequences, one of full length and one empty. The first has 5 * 12 values, so that its
- * end is inside a block of random numbers. */
+/* A batch of sequences, one of full length and one empty. The first sequence has 5 * 12 values, so
+ * it ends inside a block of random numbers. */
 typedef struct batch {
   int64_t n_steps, lengths[SEQUENCES], n_rows; /* n_rows: sum of the lengths */
 } batch;
@@ -99,7 +99,7 @@ static inline clv_graph *make_packed_graph(const clv_graph *g, int64_t rows) {
   return p;
 }
 
-/* Copies rows of `width` bytes, and leaves out the padding rows. */
+/* Copies the rows of the sequences, of `width` bytes each, without the padding rows. */
 static inline void copy_without_padding(const batch *b, const void *padded, size_t width,
                                         void *ret) {
   char *to = ret;
@@ -125,7 +125,8 @@ static inline void copy_records(const batch *b, rig *padded, rig *packed, int64_
   copy_without_padding(b, padded->in[0], sizeof(int64_t), packed->in[0]);
   memcpy(padded->in[1], b->lengths, sizeof b->lengths);
   memcpy(packed->in[1], b->lengths, sizeof b->lengths);
-  if (has_one_output) { /* an empty sequence has no first position */
+  /* an empty sequence has no first or last position, so its output gradient is 0 */
+  if (has_one_output) {
     memset(padded->dout + EMPTY_SEQUENCE * CLASSES * sizeof(float), 0, CLASSES * sizeof(float));
     memcpy(packed->dout, padded->dout, padded->output_bytes);
     return;
@@ -145,9 +146,9 @@ static inline double compute_distance(const float *a, const float *b, size_t n) 
   return sqrt(squares);
 }
 
-/* Asserts that the gradients of all parameters, as one vector, are close. The gradient of a key's
- * bias is only rounding error, since softmax ignores it. A causal first position attends to itself
- * only, so its query and key get no gradient. */
+/* Asserts that the gradients of all parameters, as one vector, are close. They are not compared one
+ * by one, because some are only rounding errors: softmax ignores the bias of the keys, and under a
+ * causal mask the first position attends only to itself. */
 static inline void assert_gradients_near(const rig *a, const rig *b) {
   const clv_params *all = a->params;
   double size = 0;
@@ -166,8 +167,8 @@ static inline void assert_gradients_near(const rig *a, const rig *b) {
   assert_true(n_compared > all->n / 2);
 }
 
-/* Asserts that values are equal, or close on the backend cpu, whose products come from a library.
- * With AVX2 alone, the sums of a row there depend on the rows before it. */
+/* Asserts that values are equal. On the backend cpu they need only be close, because its products
+ * come from a library whose sums of a row depend, with AVX2 alone, on the rows before it. */
 static inline void assert_values_near(const rig *a, const rig *b, size_t bytes) {
   const float *x = (const void *)a->out, *y = (const void *)b->out;
   size_t n = bytes / sizeof(float);
@@ -176,7 +177,8 @@ static inline void assert_values_near(const rig *a, const rig *b, size_t bytes) 
   if (!(distance <= 1e-6 * norm)) fail_msg("values are %g apart, of %g", distance, norm);
 }
 
-/* Compares a packed graph with the padded one. n_extra_rows: rows that belong to no sequence. */
+/* Compares the results of a packed graph with those of the padded graph. n_extra_rows: rows that
+ * belong to no sequence. */
 static inline void compare_packed_with_padded(const batch *b, family model_family,
                                               output_positions outputs, int64_t n_extra_rows,
                                               const rig_options *o) {
@@ -199,8 +201,8 @@ static inline void compare_packed_with_padded(const batch *b, family model_famil
 
 /* ---- graphs cut into two parts --------------------------------------------------------------- */
 
-/* Returns the graph as a node loads it: without the maximal number of positions, and with these
- * batch sizes of its inputs. */
+/* Returns the graph as a node loads it: the maximal number of positions is removed, and the inputs
+ * get these batch sizes. */
 static inline clv_graph *strip_to_loaded_graph(clv_graph *g,
                                                const int64_t batches[CLV_MAX_INPUTS]) {
   for (int i = 0; i < g->n_nodes; i++) g->nodes[i].max_positions = 0;
@@ -208,7 +210,8 @@ static inline clv_graph *strip_to_loaded_graph(clv_graph *g,
   return g;
 }
 
-/* Compares two parts, run one after the other, with the uncut graph. */
+/* Cuts the graph before `layer`, runs both parts one after the other, and compares the results with
+ * those of the uncut graph. */
 static inline void compare_with_cut(const batch *s, const clv_graph *g, uint32_t layer,
                                     uint32_t layers, const rig *whole, const rig_options *o) {
   int64_t batches[CLV_MAX_INPUTS] = {s->n_rows + 2, SEQUENCES};
@@ -240,7 +243,8 @@ static inline void compare_with_cut(const batch *s, const clv_graph *g, uint32_t
   free_rig(&b);
 }
 
-/* Tests each `cut_interval`-th cut, beginning with number first_cut. */
+/* Compares the two parts of every `cut_interval`-th cut with the uncut graph, beginning with cut
+ * number first_cut. */
 static inline void compare_with_cuts(const batch *s, family model_family, int cut_interval,
                                      int first_cut, const rig_options *o) {
   uint32_t layers;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan_test: makes a plan with memory around it, and runs steps through it.
+ * plan_test: makes a plan with memory for its parameters, inputs, outputs and gradients, and runs
+ * training steps through it.
  */
 #ifndef CLEAVE_PLAN_TEST_H
 #define CLEAVE_PLAN_TEST_H
@@ -167,7 +168,8 @@ static inline void run_backward_weight(rig *r, clv_call *c, bool accumulate) {
   copy_from_backend_memory(r, block, grads);
 }
 
-/* Fills the scratch with NaN, because another call may run between two phases and overwrite it. */
+/* Fills the scratch with NaN, because another call may overwrite the scratch before the next phase
+ * of this call. */
 static inline void fill_scratch_with_nan(rig *r) {
   assert_ok(
       clv_backend_fill(r->plan->backend, r->plan->scratch, 0xFF, r->plan->info.scratch_bytes, err));

@@ -20,7 +20,7 @@ static clv_graph *make_chain(void) {
   return g;
 }
 
-/* Asserts the graph's ops; want: "linear relu". */
+/* Asserts that the graph has the ops whose names `want` lists, such as "linear relu". */
 static void assert_ops(const clv_graph *g, const char *want) {
   char got[256] = "";
   for (int i = 0; i < g->n_nodes; i++)
@@ -64,7 +64,7 @@ static void column_then_row_layers_form_one_parallel_span(void **state) {
   assert_ops(d->segments[1].part_graphs[0], "add add add softmax");
   assert_null(d->segments[1].part_graphs[1]);
   const clv_node *sum_nodes =
-      d->segments[1].part_graphs[0]->nodes; /* inputs 0..3, in the order of the parts */
+      d->segments[1].part_graphs[0]->nodes; /* nodes 0 to 3 are inputs, in the order of the parts */
   assert_int_equal(sum_nodes[4].in[0], 0);
   for (int i = 0; i < 3; i++) assert_int_equal(sum_nodes[4 + i].in[1], 1 + i);
   assert_int_equal(sum_nodes[5].in[0], 4);
@@ -96,8 +96,8 @@ static void row_parallel_parts_slice_the_input_and_are_added(void **state) {
   assert_ops(d->segments[2].part_graphs[0], "add softmax");
 }
 
-/* The initial values of a layer depend on the key of its number, so nodes that join parts must not
- * have the number of a layer. */
+/* A random key derived from the layer's number gives a layer its initial values. So nodes that join
+ * parts must have no number of a layer. */
 static void joining_nodes_have_no_layer_number_of_the_model(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_chain();

@@ -118,7 +118,8 @@ static void device_plan_gives_host_bits(void **state) {
     check_same_as_host(clv_backend_cpu(), true);
 }
 
-/* Gradients that are not computed are zero on the device too. */
+/* The device, like the host, sets gradients that it does not compute to zero. The mean over no rows
+ * is NaN on both. */
 static void frozen_gradients_match_host_and_empty_loss_is_nan(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_ref(), .frozen_params = {"4.weight", "1.bias"}};
@@ -147,7 +148,8 @@ static void frozen_gradients_match_host_and_empty_loss_is_nan(void **state) {
   clv_graph_free(g);
 }
 
-/* A kernel refuses its values while it runs, which is known at the end of the phase. */
+/* A kernel on a device finds an invalid value only while it runs. The plan gets that error at the
+ * end of the phase, and names layer and element. */
 static void late_kernel_refusal_names_layer_and_element(void **state) {
   (void)state;
   rig r = make_rig(make_text_graph(), &(rig_options){.backend = far_get_backend(clv_backend_cpu()),

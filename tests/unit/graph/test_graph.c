@@ -82,8 +82,8 @@ static int64_t get_batch_extent(const clv_graph *g, int node) {
   return g->nodes[node].shape.dim[0];
 }
 
-/* Two batches are joined and a third input is added to the result: the summands must have equal
- * extents. */
+/* Concat joins two batches, and an addition adds a third input to the result. The third input must
+ * have the extents of the joined batch. */
 static void joined_batches_keep_their_extents(void **state) {
   (void)state;
   clv_attrs a = {.dim = 0}, none = {0};
@@ -289,7 +289,8 @@ static void initial_values_follow_seed_and_fan_in(void **state) {
     assert_true(AT("1.running_mean")[i] == 0 && AT("1.running_var")[i] == 1);
   }
   assert_true(*(const int64_t *)(const void *)AT("1.num_batches_tracked") == 0);
-  assert_true(AT("8.weight")[0] != AT("8.bias")[0]); /* each slot draws its own numbers */
+  /* each parameter (slot) of a layer draws its own numbers */
+  assert_true(AT("8.weight")[0] != AT("8.bias")[0]);
   assert_memory_not_equal(block, block_of_other_seed, 1000);
   for (int i = 0; i < 8; i++) /* the padding after 10 floats */
     assert_int_equal(((const char *)AT("0.bias"))[40 + i], 0);

@@ -71,7 +71,7 @@ static void adapter_nodes_follow_their_target_layer(void **state) {
     assert_int_equal(adapted->nodes[i].layer, want[i].layer);
     assert_int_equal(adapted->nodes[i].recompute_block, i > 0 && i < 7 ? 4 : 0);
   }
-  /* a node that read the layer's output now reads the sum with the adapter */
+  /* the nodes that read the output of the layer now read its sum with the output of the adapter */
   assert_int_equal(adapted->nodes[7].in[0], 6);
   assert_int_equal(adapted->output_node, 9);
   assert_true(adapted->nodes[2].attrs.p == 0.25 && adapted->nodes[4].attrs.factor == 1.5);
@@ -80,7 +80,8 @@ static void adapter_nodes_follow_their_target_layer(void **state) {
   clv_graph_free(g);
 }
 
-/* scale is alpha / r, or alpha / sqrt(r); there is no scale node if it is 1. */
+/* The factor of an adapter is alpha / r, or alpha / sqrt(r). If the factor is 1, the graph has no
+ * scale node. */
 static void scale_is_alpha_over_r_or_sqrt_r(void **state) {
   (void)state;
   clv_graph *g = make_network(CLV_F32);
@@ -122,7 +123,7 @@ static void run_forward(const clv_graph *g, const clv_params *p, void *block, co
   clv_plan_free(plan);
 }
 
-/* Compares a layer with x W^T + b + scale (x A^T) B^T. */
+/* Compares the output of an adapted layer with the formula x W^T + b + scale (x A^T) B^T. */
 static void adapted_output_matches_the_formula(void **state) {
   (void)state;
   int at;
@@ -162,8 +163,8 @@ static void adapted_output_matches_the_formula(void **state) {
   clv_graph_free(g);
 }
 
-/* The layers have the same initial values as without adapters. In an adapter, A is drawn from +-1 /
- * sqrt(in) and B is 0. */
+/* The adapted layers have the same initial values as without adapters. In an adapter, A is drawn
+ * uniformly from +-1 / sqrt(in), and B is 0. */
 static void base_values_are_unchanged_and_b_starts_at_zero(void **state) {
   (void)state;
   clv_graph *g = make_network(CLV_F32);
@@ -229,7 +230,7 @@ static void unknown_or_nonlinear_targets_are_refused(void **state) {
     const char *text;
   } bad[] = {
       {"qurey", CLV_NOT_FOUND, "'qurey', did you mean 'query'?"},
-      /* only whole parts of a name match */
+      /* a target must be one or more whole parts of a layer's name, between its dots */
       {"uery", CLV_NOT_FOUND, "'uery', did you mean 'query'?"},
       {"self", CLV_NOT_FOUND, "the linear ones are query, key, dense"},
       {"act", CLV_INVALID, "'act' is of op relu: adapters belong to linear layers"},

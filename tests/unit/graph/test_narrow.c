@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests frozen weights of linear layers in bf16: results are those of f32 with the rounded numbers,
- * on each backend, and however many rows of the weight are widened at once.
+ * on each backend, however many rows of the weight are converted to f32 at a time.
  */
 #include <math.h>
 
@@ -9,8 +9,8 @@
 
 typedef struct linear_case {
   int64_t n_rows, n_features, n_outputs;
-  bool is_transposed,
-      has_no_bias; /* is_transposed: stored [in, out]; has_no_bias: without a bias */
+  /* is_transposed: the weight is stored [in, out]; has_no_bias: the layer has no bias */
+  bool is_transposed, has_no_bias;
 } linear_case;
 
 static const linear_case cases[] = {
@@ -20,7 +20,7 @@ static const linear_case cases[] = {
     {16, 64, 31, false, true},
     {64, 32, 64, true, true},
     {3, 1100, 1500, false, false},
-    /* weights of which only some rows are widened at once */
+    /* large weights, of which only some rows are converted from bf16 to f32 at a time */
     {3, 1500, 1100, true, false},
     {2, 1 << 17, 17, false, true},
 };
@@ -52,8 +52,8 @@ static float *draw_numbers(size_t n, uint32_t stream) {
   return x;
 }
 
-/* Makes the parameters. is_narrow: the frozen weight is stored in bf16. Both kinds draw the same
- * numbers. */
+/* Makes the parameters from the same random numbers in both cases. is_narrow: the frozen weight is
+ * stored in bf16. */
 static void make_params(module_run *r, bool is_narrow) {
   assert_ok(clv_params_make(r->graph, &r->params, err));
   r->params->list[0].frozen = true;
@@ -155,7 +155,7 @@ static void bf16_products_give_the_same_bits(void **state) {
       compare_narrow_with_f32(&cases[i], clv_backend_cpu(), true, 0);
 }
 
-/* Trained weights and other parameters keep their type. */
+/* Only frozen weights are stored in bf16. Trained weights and other parameters keep their type. */
 static void only_frozen_weights_are_stored_in_bf16(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = make_graph_of_case(&cases[1]);

@@ -95,7 +95,8 @@ static void omitted_attributes_have_their_defaults(void **state) {
   assert_true(a.p == 0.5);
   assert_ok(clv_attrs_parse(CLV_OP_BATCHNORM, NULL, 0, &a, err));
   assert_true(a.eps == 1e-5 && a.momentum == 0.1);
-  clv_attr_value integer_p = make_int_attr(CLV_ATTR_P, 1); /* an integer for a float attribute */
+  /* an integer is a valid value of the float attribute p */
+  clv_attr_value integer_p = make_int_attr(CLV_ATTR_P, 1);
   assert_ok(clv_attrs_parse(CLV_OP_DROPOUT, &integer_p, 1, &a, err));
   assert_true(a.p == 1);
 }
@@ -148,7 +149,7 @@ static void encoded_attributes_parse_back_equal(void **state) {
   clv_attrs a, b;
   assert_ok(clv_attrs_parse(CLV_OP_CONV2D, v, 4, &a, err));
   int n = clv_attrs_encode(CLV_OP_CONV2D, &a, encoded, (int)CLV_COUNT(encoded));
-  /* the number of attributes that are required or differ from the default */
+  /* n counts the attributes that are required or differ from the default */
   assert_int_equal(n, 4);
   assert_ok(clv_attrs_parse(CLV_OP_CONV2D, encoded, n, &b, err));
   assert_memory_equal(&a, &b, sizeof a);
@@ -215,7 +216,7 @@ static const shape_case shapes[] = {
      SHAPE(1 << 20, 1),
      REFUSED_SHAPE,
      "larger than the limit of 1 TiB"},
-    /* floor((H + 2 pad - kernel) / stride) + 1 */
+    /* convolution; each side of the output is floor((side + 2 pad - kernel) / stride) + 1 */
     {CLV_OP_CONV2D,
      {.out = 4, .groups = 1, WINDOW(3, 3, 1, 1, 1, 1)},
      SHAPE(2, 3, 28, 28),
@@ -376,7 +377,7 @@ static const shape_case shapes[] = {
      SHAPE(4, 3),
      REFUSED_SHAPE,
      "embedding needs i64 row numbers as input 0, got f32"},
-    /* attributes are checked, too, if they did not come from clv_attrs_parse */
+    /* the shape function checks attributes even if clv_attrs_parse has not */
     {CLV_OP_CONV2D,
      {.out = 4, WINDOW(3, 3, 1, 1, 0, 0)},
      SHAPE(1, 1, 9, 9),

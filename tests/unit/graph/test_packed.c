@@ -110,15 +110,15 @@ static void ops_that_mix_sequences_refuse_packing(void **state) {
     add_joining_node(g, CLV_OP_ATTENTION, 6, (int[]){x, x, x, lengths}, 4, &heads, 1);
     int n = refused_ops[i].values[0].key ? refused_ops[i].values[1].key ? 2 : 1 : 0;
     int y = add_node(g, refused_ops[i].op, 7, x, -1, refused_ops[i].values, n);
-    /* refused: a slice of another position than the first */
+    /* the slice takes another position than the first, and a flatten reads its output */
     if (refused_ops[i].op == CLV_OP_SLICE) add_plain(g, CLV_OP_FLATTEN, 8, y);
     assert_fails(clv_graph_pack_sequences(g, &p, err), CLV_INVALID, refused_ops[i].text);
     clv_graph_free(g);
   }
 }
 
-/* Asserts that image ops are refused over tokens that are shaped as images [sequences, steps,
- * height, width]. */
+/* An image op over tokens that are shaped as images [sequences, steps, height, width] would mix
+ * sequences, so packing is refused. */
 static void image_ops_refuse_packing(void **state) {
   (void)state;
   const clv_attr_value window_attrs[] = {make_int_attr(CLV_ATTR_KERNEL, 1),

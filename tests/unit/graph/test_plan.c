@@ -83,8 +83,8 @@ static void gradients_match_finite_differences(void **state) {
   free_rig(&r);
 }
 
-/* Three consumers with gradients 1e8, -1e8 and 1, in this order. Added from the last to the first
- * they make (1 - 1e8) + 1e8 = 0 in f32, in any other order 1. */
+/* A value has three consumers, whose gradients are 1e8, -1e8 and 1, in this order. Added in f32
+ * from the last to the first, they make (1 - 1e8) + 1e8 = 0; in any other order they make 1. */
 static void gradients_are_added_from_the_last_consumer(void **state) {
   (void)state;
   static const float weights[] = {1e8f, -1e8f, 1};
@@ -123,7 +123,8 @@ static rig make_slice(const clv_graph *g, uint32_t first, uint32_t last, const c
   clv_graph *part;
   assert_ok(clv_graph_slice(g, first, last, &part, err));
   rig_options o = {.backend = backend, .is_evaluation = is_evaluation, .has_split_backward = true};
-  /* the uncut plan computes weight gradients together with input gradients */
+  /* only the parts split the backward; the uncut plan computes weight gradients with input
+   * gradients */
   return make_rig(part, &o);
 }
 
@@ -171,9 +172,10 @@ static void every_cut_gives_the_same_bits_on_cpu(void **state) {
 
 /* ---- kernels with blocked memory layouts ----------------------------------------------------- */
 
-/* A kernel of ref behind a blocked layout. Convolutions and tanh compute in blocks of 8 channels,
- * other ops row-major. Batchnorm's weight gradient is fused, weights are read from the cache only,
- * and softmax is left to ref. The arithmetic is that of ref, so the bits must be equal. */
+/* A kernel of ref with a blocked memory layout around it. Convolutions and tanh compute in blocks
+ * of 8 channels, other ops row-major. Batchnorm's weight gradient is fused, weights are read from
+ * the cache only, and softmax is left to ref. The arithmetic is that of ref, so the bits must be
+ * equal. */
 typedef struct blocked_kernel {
   clv_kernel base;
   clv_node_desc d;
@@ -354,7 +356,7 @@ static void every_cut_gives_the_same_bits_in_blocked_layout(void **state) {
   check_every_cut(get_blocked_backend(), false, 4);
 }
 
-/* The number that `plan` prints equals the number of reorders that run. */
+/* The number of reorders that `plan` prints equals the number that run. */
 static void planned_reorder_count_matches_execution(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_cpu(), clv_backend_ref()};
@@ -393,8 +395,8 @@ static void weight_cache_is_refreshed_by_version(void **state) {
   free_rig(&r);
 }
 
-/* Weights converted for each call give the same bits as cached ones, follow the parameters without
- * a new version, and use no memory of their own. */
+/* A plan may convert weights in each call instead of caching the converted ones. The bits are the
+ * same, changed parameters take effect without a new version, and the cache has no memory. */
 static void transient_weights_give_the_same_bits(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_cpu(), get_blocked_backend()};
@@ -452,8 +454,8 @@ static bool is_all_zero(const char *p, size_t n) {
   return true;
 }
 
-/* The gradient block starts as NaN. Values that no kernel writes must be zero after the first
- * micro-batch. */
+/* The block of gradients starts as NaN. After the first micro-batch, gradients that no kernel has
+ * written must be zero. */
 static void check_frozen_parts(const clv_backend *backend) {
   static const char *const frozen[] = {"4.weight", "1.bias", "8.weight", "8.bias"};
   rig_options o = {.backend = backend};
@@ -498,7 +500,7 @@ static void frozen_parameters_get_no_gradient(void **state) {
   check_frozen_parts(clv_backend_cpu());
 }
 
-/* No layer before the first trained one has a backward step. */
+/* Layers before the first trained layer have no backward steps. */
 static void frozen_front_has_no_backward_steps(void **state) {
   (void)state;
   int x;
@@ -608,9 +610,9 @@ static void caller_may_overwrite_inputs_after_forward(void **state) {
   free_rig(&b);
 }
 
-/* run_backward_weight needs the gradient of the last layer's output after the caller may have
- * overwritten it, and backward needs that output although it is in the caller's `out`: the plan
- * saves both. */
+/* run_backward_weight needs the gradient of the last layer's output, and backward needs that
+ * output, which is in the caller's `out`. The caller may overwrite both before, so the plan saves
+ * both. */
 static void caller_may_overwrite_last_output_and_gradient(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_ref(), .has_split_backward = true};
@@ -640,7 +642,7 @@ static void caller_may_overwrite_last_output_and_gradient(void **state) {
   }
 }
 
-/* In a graph of views only, output and gradient are copies. */
+/* If a graph has only views, such as flatten, its output and its input gradient are copies. */
 static void flatten_only_graph_copies_value_and_gradient(void **state) {
   (void)state;
   int x;

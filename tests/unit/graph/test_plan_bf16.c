@@ -63,7 +63,8 @@ static void run_two_steps(rig *r) {
   }
 }
 
-/* Sums are f32 and products are exact. Only the output is rounded, by at most one part in 256. */
+/* The inputs fit bf16, so products are exact; sums are f32. Only the output is rounded to bf16, by
+ * at most one part in 256. */
 static void bf16_convolution_matches_ref(void **state) {
   (void)state;
   if (is_bf16_missing()) skip();
@@ -86,8 +87,8 @@ static void bf16_convolution_matches_ref(void **state) {
 typedef struct linear_case {
   clv_shape in;
   int64_t n_outputs;
-  bool is_transposed,
-      has_no_bias; /* is_transposed: stored [in, out]; has_no_bias: without a bias */
+  /* is_transposed: the weight is stored [in, out]; has_no_bias: the layer has no bias */
+  bool is_transposed, has_no_bias;
 } linear_case;
 
 #define ROWS(n, features) .in = {.rank = 2, .dim = {n, features}}
@@ -102,7 +103,7 @@ static const linear_case linears[] = {
     {ROWS(7, 512), .n_outputs = 1000},
     {ROWS(37, 65), .n_outputs = 50, .is_transposed = true},
     {PLACES(2, 16, 64), .n_outputs = 31, .has_no_bias = true},
-    {ROWS(70, 9000), .n_outputs = 3}, /* more than fits in a cache */
+    {ROWS(70, 9000), .n_outputs = 3}, /* the factors do not fit in a cache of the processor */
     {ROWS(64, 32), .n_outputs = 64, .is_transposed = true, .has_no_bias = true},
     {ROWS(330, 64), .n_outputs = 330}, /* enough work for several threads */
     {ROWS(1300, 40), .n_outputs = 70}, /* more rows than are packed at once */
@@ -132,7 +133,8 @@ static void truncate_inputs_to_bf16(rig *r) {
   truncate_to_bf16(r->parameter_block, r->params->total_bytes);
 }
 
-/* Products are exact and sums are f32. */
+/* The inputs fit bf16, so products are exact; sums are f32. So cpu and ref differ only by the order
+ * of the sums. */
 static void bf16_linear_matches_ref(void **state) {
   (void)state;
   if (is_bf16_missing()) skip();
@@ -187,7 +189,8 @@ static void row_bits_do_not_depend_on_the_batch(void **state) {
   free_rig(&b);
 }
 
-/* Inputs that bf16 cannot represent are rounded, and so is each factor of each product. */
+/* A linear layer in bf16 rounds inputs that bf16 cannot represent, and each factor of its
+ * products. */
 static void bf16_linear_rounds_its_factors(void **state) {
   (void)state;
   if (is_bf16_missing()) skip();
@@ -245,7 +248,8 @@ static void assert_error_is_bounded(const rig *bf16_run, const rig *f32_run,
               gradient_error / 50, 4 * gradient_error, "gradients");
 }
 
-/* Compares fused and separate ops; the distance must be within bf16's precision. */
+/* Fused ops must give the same bits as separate ops. Their distance from f32 must be that of
+ * bf16. */
 static void unfused_ops_give_the_same_bf16_bits(void **state) {
   (void)state;
   if (is_bf16_missing()) skip();
@@ -337,7 +341,7 @@ static FILE *print_primitives_of_a_step(void) {
   return f;
 }
 
-/* With AMX every convolution uses it, in all three directions. */
+/* On a processor with AMX, every convolution uses AMX in all three directions. */
 static void convolutions_use_amx_in_all_directions(void **state) {
   static const char *const directions[] = {"forward_training", "backward_data", "backward_weights"};
   int n[CLV_COUNT(directions)] = {0};
@@ -367,7 +371,8 @@ static void suite_passes_without_amx(void **state) {
   pid_t child = fork();
   if (!child) {
     int null_fd = open("/dev/null", O_WRONLY);
-    /* hides the output of the child's tests, which are not counted, and of those that it skips */
+    /* hides the output of the tests in the child process, so that their results and skips do not
+     * count as tests of this program */
     dup2(null_fd, STDOUT_FILENO);
     dup2(null_fd, STDERR_FILENO);
     for (size_t i = 0; i < CLV_COUNT(variable_names); i++)

@@ -74,7 +74,7 @@ static void empty_losses_and_poolings_are_nan(void **state) {
   }
 }
 
-/* Concatenating an empty input and another gives the other. */
+/* If one input of concat is empty, the output equals the other input. */
 static void concat_with_empty_input_copies_the_other(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
@@ -123,7 +123,7 @@ static void empty_tensors_can_be_reshaped(void **state) {
   }
 }
 
-/* Ops that PyTorch refuses for empty inputs, and parameters without values. */
+/* As in PyTorch, some ops refuse empty inputs. Parameters without values are refused, too. */
 static void ops_that_need_values_refuse_empty_extents(void **state) {
   (void)state;
   clv_attr_value pool = make_int_attr(CLV_ATTR_KERNEL, 2), out = make_int_attr(CLV_ATTR_OUT, 5);

@@ -62,19 +62,21 @@ static void fused_ops_give_the_bits_of_separate_ops(void **state) {
                    "frozen parts");
 }
 
-/* Outputs that are cheap to compute are recomputed, before the weight gradients that read them. */
+/* A training plan does not save outputs that are cheap to compute. Backward computes them again
+ * before the weight gradients that read them. */
 static void cheap_outputs_are_recomputed_in_backward(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_cpu()};
   rig r = make_rig(make_residual_graph(3), &o);
-  /* recomputed: the relus of layers 5 and 14; that of layer 2 has two readers */
+  /* recomputed are the relus of layers 5 and 14; the relu of layer 2 has two readers and is
+   * saved */
   assert_int_equal(count_in_plan(&r, "again  "), 2);
   assert_true(clv_plan_get_info(r.plan)->backward_reads_params);
   free_rig(&r);
 }
 
-/* An op between batchnorm and relu is not fused if another op reads it or it is the output. A
- * broadcast addition is not fused either. */
+/* Batchnorm is not fused with the ops beside it if another op reads a value between them, if that
+ * value is the output of the graph, or if the next op is a broadcast addition. */
 static void ops_with_other_readers_are_not_fused(void **state) {
   (void)state;
   for (int which = 0; which < 4; which++) {

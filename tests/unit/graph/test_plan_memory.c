@@ -5,9 +5,9 @@
  */
 #include "tests/unit/graph/plan_test.h"
 
-/* ---- counting malloc --------------------------------------------------------------------------
- * The linker prefers the program's own definitions to those of the C library, for shared libraries
- * too. A build with a sanitizer has none of them, because sanitizers define the same functions. */
+/* ---- a malloc that counts its calls -----------------------------------------------------------
+ * The linker prefers functions that the program defines to those of the C library, for shared
+ * libraries too. A build with a sanitizer defines none, because the sanitizer has its own. */
 
 static _Atomic unsigned long n_allocations;
 
@@ -94,8 +94,8 @@ static void live_buffers_do_not_overlap(void **state) {
     }
 }
 
-/* Twenty linear layers with relu between, in evaluation: two activations exist at a time, and
- * relu works in place. */
+/* An evaluation of twenty linear layers, each followed by relu, has two activations at a time,
+ * because relu works in place. */
 static void evaluation_reuses_two_activation_buffers(void **state) {
   (void)state;
   int x;
@@ -186,7 +186,8 @@ static void invalid_plan_options_are_refused(void **state) {
   clv_graph_free(other);
 }
 
-/* PyTorch refuses such a batch, too. Here it is refused when the plan is made, in training only. */
+/* Like PyTorch, a plan refuses to train batchnorm on one value per channel. The plan is refused
+ * when it is made; an evaluation is permitted. */
 static void batchnorm_on_one_value_per_channel_is_refused(void **state) {
   (void)state;
   int x;

@@ -7,8 +7,8 @@
 
 static const char *const backends[] = {"cpu", "ref"};
 
-/* Asserts that the graph's estimate whether backward reads weights is never "no" where the plan of
- * a backend reads them, and that it equals that of the plan on cpu. */
+/* A graph estimates whether its backward reads weights. Asserts that this estimate equals the plan
+ * of the backend cpu, and is not "no" if the plan of any backend reads weights. */
 static void assert_reads_weights(clv_graph *(*make)(void), rig_options o, bool want,
                                  const char *what) {
   for (int i = 0; i < 2; i++) {
@@ -101,7 +101,8 @@ static void layers_after_a_trainable_one_read_their_weights(void **state) {
   assert_reads_weights(make_recomputing_graph, options_of_frozen_front, true, "computed again");
 }
 
-/* PyTorch saves a batchnorm's weight for backward too, whichever gradients are wanted. */
+/* Like PyTorch, the graph counts a batchnorm's weight as read in backward, whichever gradients are
+ * wanted. */
 static void trainable_batchnorm_reads_its_weight(void **state) {
   (void)state;
   assert_reads_weights(make_batchnorm, data, true, "batchnorm over data");

@@ -33,7 +33,8 @@ static int add_attention(clv_graph *g, uint32_t layer, int q, int k, int v) {
   return node;
 }
 
-/* Adds an encoder's block with dropout in all its places, except for the norm in the middle. */
+/* Adds a block of a transformer's encoder: attention with a dropout after it, an MLP, and a
+ * layernorm at the end only. */
 static int add_encoder_block(clv_graph *g, uint32_t l, int x) {
   int q = add_linear(g, l, x, WIDTH), k = add_linear(g, l + 1, x, WIDTH);
   int y = add_attention(g, l + 3, q, k, add_linear(g, l + 2, x, WIDTH));

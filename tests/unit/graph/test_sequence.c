@@ -164,7 +164,7 @@ static void embedding_initial_values_are_standard_normal(void **state) {
 
 /* ---- gradients compared with finite differences ---------------------------------------------- */
 
-/* Returns the sum of out * dout. */
+/* Runs a forward, and returns the sum of out * dout, whose gradients the backward computes. */
 static double compute_objective(rig *r, clv_call *c) {
   const double *out = (const double *)(const void *)r->out;
   const double *dout = (const double *)(const void *)r->dout;
@@ -222,7 +222,7 @@ static void assert_near(const char *what, const void *a, const void *b, size_t n
   if (!(difference <= 1e-10 * norm)) fail_msg("%s is %g off", what, sqrt(difference / norm));
 }
 
-/* Compares cpu with ref, in f32. */
+/* Compares the results of the backends cpu and ref for the same graph in f32. */
 static void check_backends(clv_graph *a, clv_graph *b) {
   rig cpu = make_rig(a, &(rig_options){.backend = clv_backend_cpu()});
   rig ref = make_rig(b, &(rig_options){.backend = clv_backend_ref()});
@@ -364,8 +364,9 @@ static clv_graph *make_recurrent_graph(clv_op op) {
   return g;
 }
 
-/* The weight part reads the gates' gradients that the input part has left in the call's memory, so
- * that another call, other scratch and another gradient of the output may come between. */
+/* The weight part of a backward reads the gradients of the gates that the input part has left in
+ * the memory of the call. So between the two parts another call may run, and scratch and output
+ * gradient may be overwritten. */
 static void deferred_weight_part_of_recurrent_layers_gives_the_same_bits(void **state) {
   (void)state;
   static const clv_op recurrent_ops[] = {CLV_OP_LSTM, CLV_OP_GRU};
@@ -383,7 +384,7 @@ static void deferred_weight_part_of_recurrent_layers_gives_the_same_bits(void **
     run_backward_input(&split, first_call, false);
     run_backward_input(&split, second_call, false);
     assert_same_bytes(whole.din[0], split.din[0], whole.input_bytes[0], "input gradient");
-    /* the block still holds the NaN with which it began */
+    /* the input part has left the block of gradients as it began, as NaN */
     assert_true(isnan(*(const float *)get_gradient(&split, "1.weight_hh_l0")));
     memset(split.dout, 0xFF, split.output_bytes);
     fill_scratch_with_nan(&split);
@@ -434,7 +435,8 @@ static void row_number_out_of_range_is_refused(void **state) {
   }
 }
 
-/* If the inputs are integers, the graph names the type in which it computes. */
+/* If all inputs of a graph are integers, the graph names the float type in which it computes. A
+ * plan of another type is refused. */
 static void graph_dtype_unlike_the_plan_is_refused(void **state) {
   (void)state;
   clv_graph *g = make_text_graph(CLV_F32, 3);

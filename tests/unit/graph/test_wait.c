@@ -102,7 +102,7 @@ static double read_clock_ms(clockid_t clock) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* A busy machine may delay a run, so the fastest of several counts. */
+/* The test takes the fastest of several runs, because a busy machine may delay a run. */
 static void each_part_takes_its_configured_time(void **state) {
   (void)state;
   static const struct {
@@ -151,7 +151,8 @@ static void assert_between_ms(const char *what, double seconds, double min_ms) {
     fail_msg("%s: %.2f ms, not %.0f", what, seconds * 1e3, min_ms);
 }
 
-/* A plan that measures times reports them per layer, until it is told to stop. */
+/* While a plan measures times, it stores them per layer. clv_plan_set_timing with NULL ends the
+ * measurement. */
 static void plan_times_are_reported_per_layer(void **state) {
   (void)state;
   clv_plan_times t[3] = {0}, later_times[3];

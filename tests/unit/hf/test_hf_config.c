@@ -100,8 +100,8 @@ static void present_keys_override_the_defaults(void **state) {
   assert_true(c.rope_base == 7);
 }
 
-/* If two keys state the base of rotary positions, the number of labels or a size of GPT-2, the key
- * that transformers 5.24 prefers counts, in any order of the keys. */
+/* Two keys may state the same number: the base of rotary positions, the number of labels or a size
+ * of GPT-2. The key that transformers 5.24 prefers counts, in whichever order the keys are. */
 static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
   static const struct {
     const char *first_lines, *last_lines;
@@ -317,8 +317,8 @@ static void rotary_positions_and_windows_follow_the_file(void **state) {
   }
 }
 
-/* These families have names of their own for sizes. A file may use either name; a file in which
- * both differ is refused. */
+/* DistilBERT and Qwen3 have names of their own for sizes, such as n_layers. A file may use these or
+ * the common names; if it has both, with different values, it is refused. */
 static void distilbert_and_qwen3_have_their_own_keys(void **state) {
   static const char distilbert_config[] =
       "{\"model_type\": \"distilbert\", \"vocab_size\": 50, \"hidden_size\": 16, \"n_layers\": 2,\n"
@@ -339,7 +339,7 @@ static void distilbert_and_qwen3_have_their_own_keys(void **state) {
   assert_true(c.head_width == 6 && !c.qkv_bias && !c.out_bias && c.n_kv_heads == 2);
 }
 
-/* Replaces a number of a valid file by one that is out of range. */
+/* Replaces one number of a valid config by a number out of range. The config is refused. */
 static void out_of_range_config_numbers_are_refused(void **state) {
   static const char *const cases[][3] = {
       {"\"hidden_size\": 16", "\"hidden_size\": -1", "hidden_size is a whole number"},
@@ -403,7 +403,8 @@ static void files_beside_the_config_are_checked_key_by_key(void **state) {
   }
 }
 
-/* Reads how pictures are normalised, with the defaults of transformers' image processors. */
+/* Reads how pictures are normalised. Missing keys get the defaults of transformers' image
+ * processors. */
 static void normalisation_of_pictures_is_read(void **state) {
   static const struct {
     const char *text;
@@ -432,7 +433,8 @@ static void normalisation_of_pictures_is_read(void **state) {
   }
 }
 
-/* A config is read together with the other files of its folder. */
+/* A config is read together with the other files of its folder. An unknown key in one of these
+ * files refuses the config, unless the session lists the key. */
 static void wrong_file_beside_the_config_is_refused(void **state) {
   static const char *const names[] = {"surprise"};
   static const clv_json_keys listed = {names, 1};

@@ -27,7 +27,7 @@ static clv_hf_config read_config(const char *family) {
   return c;
 }
 
-/* Builds the graph over the family's inputs. */
+/* Builds the graph of a config, with the inputs that its family takes. */
 static clv_code build_graph(const clv_hf_config *c, clv_hf_head head, bool has_lengths,
                             clv_graph **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
@@ -94,7 +94,8 @@ static void check_names(const char *family, clv_hf_head head, const clv_params *
   }
 }
 
-/* Only the token table has a padding row, which depends on the family's class. */
+/* Of all embeddings only that of the tokens has a padding row. Which row it is depends on the class
+ * of the family. */
 static void only_token_embedding_has_a_padding_row(void **state) {
   /* padding rows of bert, roberta, ... in the order of clv_hf_family; -1: none */
   static const int64_t padding_rows[CLV_HF_FAMILIES] = {0, 1, 1, 1, 0, 0, -1, -1, 5, 5, 5, 5, 5};
@@ -141,8 +142,8 @@ static int count_op(const clv_graph *g, clv_op op) {
   return n;
 }
 
-/* Dropout is where transformers has it: after the embeddings, on attention's probabilities, twice
- * in a block and at the head. A config value of 0 means none. */
+/* The graph has dropout where transformers has it: after the embeddings, on the probabilities of
+ * attention, twice in a block and at the head. A config value of 0 means no dropout. */
 static void dropout_positions_match_transformers(void **state) {
   clv_hf_config c = read_config("layoutlm");
   clv_err err;
@@ -173,8 +174,8 @@ static void distilbert_dropouts_match_transformers(void **state) {
   assert_int_equal(count_op(g, CLV_OP_RELU), 1);
 }
 
-/* The rotary op has the attributes of its kind. In Qwen3 an RMSNorm precedes the rotary op of
- * queries and keys. */
+/* The op for rotary positions has the attributes of its kind. In Qwen3 an RMSNorm precedes that op,
+ * for queries and for keys. */
 static void rotary_attributes_follow_the_kind(void **state) {
   static const struct {
     clv_hf_rope rope;
@@ -286,8 +287,8 @@ static void initial_weights_have_the_config_deviation(void **state) {
   }
 }
 
-/* The decoder of the head shares the table of the token embedding, which is listed once among the
- * parameters, and has its own bias. */
+/* The decoder (last linear layer) of a language-model head shares the table of the token embedding,
+ * which is listed once among the parameters. The decoder has a bias of its own. */
 static void tied_head_shares_the_token_embedding(void **state) {
   static const struct {
     const char *family, *table, *decoder;

@@ -55,7 +55,7 @@ static bool has_content(const char *folder, const char *name, const char *text) 
 
 static bool does_file_exist(const char *path) { return access(path, F_OK) == 0; }
 
-/* ---- an old run and a new one ---------------------------------------------------------------- */
+/* ---- files of an old run, and of a new run in the same folder -------------------------------- */
 
 static const char *const old_files[] = {"session.effective.yaml", "log.txt",
                                         "metrics.jsonl",          "checkpoint-4/MANIFEST.json",
@@ -119,8 +119,8 @@ static void start_run(clv_run_lock *c) {
   clv_run_lock_note_start(c, 0, 10, &digest);
 }
 
-/* Starts the run in a child process that exits at its `rename_number`-th rename. Returns false if
- * the child makes fewer renames. */
+/* Starts a new run in a child process, which is killed at its `rename_number`-th call of rename.
+ * Returns false if the child makes fewer calls. */
 static bool kill_at_rename(const char *dir, int rename_number) {
   int status;
   pid_t pid = fork();
@@ -135,8 +135,8 @@ static bool kill_at_rename(const char *dir, int rename_number) {
   return WEXITSTATUS(status) == KILLED;
 }
 
-/* Locks the run's folder twice: in a child process that exits at its `rename_number`-th rename,
- * unless it makes fewer, and then in this process, which must succeed. */
+/* Locks the folder of the run in a child process, which is killed at its `rename_number`-th call of
+ * rename, if it makes so many. Then locks the folder in this process, which must succeed. */
 static void kill_later_start(const char *dir, int rename_number) {
   clv_run_lock *c = NULL;
   clv_err err = {0};
@@ -152,7 +152,7 @@ static void kill_later_start(const char *dir, int rename_number) {
   clv_run_lock_free(c);
 }
 
-/* ---- folders whose processes die or are refused ---------------------------------------------- */
+/* ---- runs whose process is killed or fails while it moves an old run ------------------------- */
 
 static void kill_while_moving_leaves_old_or_new_run_intact(void **state) {
   int rename_number = 1, n_unmoved = 0;
@@ -175,7 +175,8 @@ static void kill_while_moving_leaves_old_or_new_run_intact(void **state) {
     }
   }
   assert_true(n_unmoved > 4 * (int)CLV_COUNT(old_files));
-  assert_true(is_new_run("runs/a") && is_old_run("runs/a.1")); /* the last process did not die */
+  /* the last process made fewer renames, so it was not killed */
+  assert_true(is_new_run("runs/a") && is_old_run("runs/a.1"));
 }
 
 static void failed_start_restores_the_old_run(void **state) {
@@ -226,12 +227,13 @@ static void only_a_finished_run_is_moved_aside(void **state) {
     assert_int_equal(does_file_exist("runs/d.1"), cases[i].is_kept);
   }
   make_old_run("runs/d", CLV_RUN_FINISHED);
-  assert_int_equal(mkdir("runs/d.1", 0755), 0); /* a folder of another owner */
+  /* the folder runs/d.1 is taken, and is not that of a moved run */
+  assert_int_equal(mkdir("runs/d.1", 0755), 0);
   write_file("runs/d/run.json", "{");
   clv_run_lock *c = prepare_folder("runs/d");
   start_run(c);
   assert_non_null(strstr(clv_run_lock_moved_folder(c), "/runs/d.2"));
-  /* a file whose origin is unknown is kept */
+  /* the old log is kept, because the damaged run.json does not say whether the run had finished */
   assert_true(has_content("runs/d.2", "log.txt", "old"));
   clv_run_lock_free(c);
 }
@@ -269,8 +271,8 @@ static void moving_note_is_parsed_strictly(void **state) {
   }
 }
 
-/* Files of others are not moved or deleted because run.moving, the note of an interrupted move, is
- * damaged or old. */
+/* run.moving is the note of an interrupted move. If it is damaged or old, no files of the folder
+ * are moved or deleted. */
 static void damaged_moving_note_moves_no_files(void **state) {
   clv_run_lock *c = NULL;
   clv_err err = {0};
@@ -290,7 +292,8 @@ static void damaged_moving_note_moves_no_files(void **state) {
   assert_true(is_old_run("runs/e"));
 }
 
-/* Another process may delete the folder between this process's open and lock of the lock file. */
+/* Another process may delete the folder after this process has opened the lock file, and before it
+ * locks that file. */
 static void lock_fails_when_its_folder_is_deleted(void **state) {
   clv_run_lock *c = NULL;
   clv_err err = {0};

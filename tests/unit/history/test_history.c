@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests locks, records and the commands that read them, with a child process that trains.
+ * Tests the locks and records (run.json) of runs, and the commands that read them, with a child
+ * process that trains.
  */
 #include <fcntl.h>
 #include <math.h>
@@ -119,14 +120,14 @@ static void exit_is_recorded_and_kill_is_detected(void **state) {
   assert_int_equal(died.state, CLV_STATE_DIED);
   assert_int_equal(died.record.n_attempts, 2);
   assert_int_equal(clv_run_entry_exit_code(&died), 1);
-  /* a start with --fresh deletes the earlier attempts */
+  /* a run that starts with --fresh deletes the record of earlier attempts */
   end_child(begin_child("runs/two", false, 0), 0);
   CLV_AUTO(clv_run_entry_done) clv_run_entry fresh = read_entry("runs/two");
   assert_int_equal(fresh.record.n_attempts, 1);
 }
 
-/* A run whose run.json says that it runs, but whose folder is not locked, is not running, even if
- * another process now has the process id in run.json. */
+/* A run is not running if its folder is not locked. That is so even if run.json says that it runs,
+ * and another process now has the process id of run.json. */
 static void record_without_a_lock_is_not_running(void **state) {
   clv_run_attempt *a = NULL, own_attempt = {0};
   CLV_AUTO(clv_run_record_clear) clv_run_record r = {0};
@@ -214,7 +215,8 @@ static void progress_comes_from_the_last_complete_line(void **state) {
 }
 
 static void best_validation_is_recorded(void **state) {
-  /* the best result of an attempt without validations */
+  /* The best result is that of a validation: results on the test data count only if an attempt has
+   * no validation. Step 2 has the highest accuracy whose loss is a number. */
   static const clv_run_best evaluations[] = {
       {"test", 0, 0.2, 1},         {"validation", 1, 0.5, 0.7}, {"validation", 2, 0.4, 0.9},
       {"validation", 3, 0.3, 0.8}, {"validation", 4, NAN, 0.9}, {"test", 5, 0.1, 1}};
@@ -242,7 +244,7 @@ static void count_notice(void *user, const char *text) {
   ++*n;
 }
 
-/* A new run may replace a record that cannot be read. */
+/* A record (run.json) that cannot be read does not stop a new run, which replaces it. */
 static void new_run_replaces_a_damaged_record(void **state) {
   clv_err err = {0};
   clv_run_lock *c = NULL;
@@ -303,7 +305,7 @@ static void runs_are_found_by_name_and_folder(void **state) {
   assert_int_equal(e.step, 3);
 }
 
-/* Writes the output of `log` to the file "printed". */
+/* Runs the command `log`, and writes its output to the file "printed". */
 static clv_code print_log(const char *run, clv_err *err) {
   int exit_code, saved_stdout = dup(STDOUT_FILENO);
   int file = open("printed", O_WRONLY | O_CREAT | O_TRUNC, 0644);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the page port with valid requests, invalid ones, requests that do not end, and clients that
- * send no request.
+ * Tests the server of pages over HTTP with valid requests, invalid ones, requests that do not end,
+ * and clients that send no request.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -223,7 +223,8 @@ static void invalid_requests_are_refused(void **state) {
   assert_int_equal(n_pages_served, 0);
 }
 
-/* A request line or header without end gets 4xx or is cut, within a connection's memory limit. */
+/* A request line or header that never ends is answered by 4xx, or its connection is cut, before it
+ * uses more memory than a connection may. */
 static void endless_headers_are_refused_or_disconnected(void **state) {
   (void)state;
   static const struct {
@@ -288,8 +289,9 @@ static void clients_that_do_not_read_are_disconnected(void **state) {
   for (int i = 0; i < CONNECTIONS; i++) close(slow_fds[i]);
 }
 
-/* Opens more idle connections than the limit. Requests on further connections wait until the server
- * disconnects idle ones, which is soon. */
+/* Opens more idle connections than the server accepts. A request on a further connection waits
+ * until the server disconnects idle ones, and is answered in less than twice the time limit of a
+ * request. */
 static void idle_connections_do_not_starve_requests(void **state) {
   (void)state;
   char reply[REPLY_BYTES];

@@ -13,7 +13,8 @@
 
 #include "common/net/link/link_int.h"
 
-/* Returns bytes i % 251, a period that divides no chunk size used here. */
+/* Returns n bytes with the values i % 251. Their period, 251, divides no chunk size of the
+ * tests. */
 static unsigned char *make_pattern(size_t n) {
   unsigned char *data = malloc(n);
   assert_non_null(data);
@@ -21,8 +22,8 @@ static unsigned char *make_pattern(size_t n) {
   return data;
 }
 
-/* Combines the CRCs of chunks of any size, beginning with the last one: a chunk's shifted CRC does
- * not depend on the chunks before it. */
+/* Combines the CRCs of chunks of any size, beginning with the last chunk. This is possible because
+ * the shifted CRC of a chunk does not depend on the chunks before it. */
 static void shifted_chunk_crcs_combine_to_the_whole(void **state) {
   (void)state;
   static const size_t sizes[] = {1, 3, 64, 1000, 262144, 300001};
@@ -49,7 +50,8 @@ static void single_byte_crcs_combine_to_the_whole(void **state) {
   free(data);
 }
 
-/* Shifting by a and then by b equals shifting by a + b, also beyond the table of powers. */
+/* Shifting a CRC by a and then by b equals shifting it by a + b, also for shifts that exceed the
+ * table of powers. */
 static void crc_shifts_compose(void **state) {
   (void)state;
   static const uint64_t shifts[] = {0, 1, 5, 1u << 18, (uint64_t)1 << 33, (uint64_t)1 << 49};

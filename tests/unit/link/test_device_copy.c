@@ -17,7 +17,7 @@ enum {
 };
 enum { MAX_SENT_BYTES = 2 * LARGE_BYTES };
 
-/* ---- a transport that records its calls ------------------------------------------------------ */
+/* ---- a transport that records the calls of the link ------------------------------------------ */
 
 typedef struct fake_transport {
   int n_references, n_sent, n_cancels;
@@ -103,7 +103,8 @@ static void fill_tensor(clv_tensor *t, size_t from, size_t to) {
   for (size_t i = from; i < to; i++) ((uint8_t *)t->data)[i] = (uint8_t)(i * 7 + i / CHUNK_BYTES);
 }
 
-/* Sends a tensor. copy NULL: the tensor is complete. */
+/* Sends a tensor on the link. copy: the copy from its device, which is not complete; NULL: the
+ * tensor is in host memory. */
 static clv_tensor *send_value(size_t bytes, clv_device_copy *copy) {
   clv_err err = {0};
   clv_tensor *t;
@@ -123,7 +124,7 @@ static void copy_range(clv_tensor *t, size_t from, size_t to) {
   clv_device_copy_advance(w.device_copy, to);
 }
 
-/* Sends a small frame, which must not overtake the tensor. */
+/* Sends a small frame after a tensor. The frame must not overtake the tensor. */
 static void send_small_frame(void) {
   clv_err err = {0};
   clv_packet *p;
@@ -189,7 +190,7 @@ static void failed_device_copy_ends_the_link(void **state) {
   end_link();
 }
 
-/* Copied bytes, or a failed copy, that are reported after the end of the link are ignored. */
+/* If the link has ended, later reports of the copy (copied bytes or a failure) send nothing. */
 static void link_end_during_a_copy_sends_nothing_more(void **state) {
   (void)state;
   begin_link();
@@ -199,7 +200,8 @@ static void link_end_during_a_copy_sends_nothing_more(void **state) {
   int n_sent_before = w.fake_stream.n_sent;
   copy_range(t, CHUNK_BYTES, LARGE_BYTES);
   assert_int_equal(w.fake_stream.n_sent, n_sent_before);
-  assert_int_equal(t->refs, 2); /* held by the pool and by this test */
+  /* the two references are those of the pool and of this test, so the link has released its own */
+  assert_int_equal(t->refs, 2);
   clv_tensor_unref(t);
   assert_true(clv_device_copy_try_reset(w.device_copy));
   end_link();

@@ -45,7 +45,8 @@ static uint64_t get_bytes_in_flight(fixture *f) {
   return load.bytes_out;
 }
 
-/* Sends one chunk. Returns the numbers of the PINGs that measure it. */
+/* Sends one chunk. Returns the ids of the PINGs before the chunk and with it, which measure how
+ * long it takes; 0: no PING. */
 static clv_chunk_send send_chunk(fixture *f) {
   clv_err err = {0};
   clv_chunk_send d = {0};
@@ -61,13 +62,14 @@ static void handle_pong(fixture *f, uint64_t ping_id) {
   if (ping_id) assert_ok(clv_pace_handle_pong(&f->pace, ping_id, ++f->now_ns, &err));
 }
 
-/* Bytes of transfers that the peer has acknowledged are not in flight, even if no PONG reported
- * them: in a large window the second chunk of a transfer has no PING. */
+/* Bytes of a transfer that the peer has acknowledged are not in flight, even if no PONG reported
+ * them: with a large congestion window the second chunk of a transfer has no PING. */
 static void acknowledged_transfers_are_not_in_flight(void **state) {
   fixture *f = *state;
   for (int i = 0; i < TRANSFERS; i++) {
     clv_chunk_send first = send_chunk(f);
-    /* the round trip of an empty link is measured rarely */
+    /* only the first chunk has a PING before it, because the link measures the round trip without
+     * load rarely */
     assert_int_equal(first.ping_id_before != 0, i == 0);
     assert_true(first.ping_id_before || first.ping_id_with_chunk);
     assert_int_equal(get_bytes_in_flight(f), CHUNK_BYTES);
@@ -77,11 +79,11 @@ static void acknowledged_transfers_are_not_in_flight(void **state) {
     handle_pong(f, second.ping_id_with_chunk);
     assert_int_equal(get_bytes_in_flight(f), 0);
   }
-  /* the congestion window may still count these bytes */
+  /* pace.in_flight, which the congestion window uses, may still count these bytes */
   assert_true(f->pace.in_flight >= 2 * CHUNK_BYTES);
 }
 
-/* All bytes of a transfer that were sent and not yet acknowledged are counted. */
+/* Bytes of a transfer that were sent and not yet acknowledged count as bytes in flight. */
 static void sent_unacknowledged_bytes_are_in_flight(void **state) {
   fixture *f = *state;
   clv_chunk_send first = send_chunk(f), second = send_chunk(f);

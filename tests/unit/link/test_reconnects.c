@@ -11,7 +11,7 @@
 enum { LANES = 2, MAX_FRAMES = 64, LEASE_MS = 60000, MAX_STREAMS = 40 };
 #define MS UINT64_C(1000000)
 
-/* A stream of the test, with the frames that were sent on it. */
+/* A stream (connection of a lane) of the test, with the frames that the link has sent on it. */
 typedef struct stream {
   clv_lane *lane;
   uint32_t lane_index;
@@ -185,7 +185,7 @@ static void end_link(void) {
   clv_pool_unref(w.pool);
 }
 
-/* ---- the side of a link that dials ----------------------------------------------------------- */
+/* ---- a link of the node that dials ----------------------------------------------------------- */
 
 static void unreceived_messages_are_sent_again(void **state) {
   (void)state;
@@ -264,7 +264,7 @@ static void decisions_of_the_peer_end_the_link(void **state) {
   }
 }
 
-/* Redials until the link ends. Returns the time in ms from the call until then. */
+/* Redials until the link ends. Returns the time in ms from this call to the end. */
 static uint64_t measure_ms_until_end(void) {
   uint64_t start_ns = w.clock_ns, due_ns;
   while ((due_ns = clv_link_redial_or_end(w.link)) != UINT64_MAX)
@@ -283,8 +283,8 @@ static void silence_waits_for_the_lease(void **state) {
   end_link();
 }
 
-/* When the time for refusals is over, the link ends right after the next refused redial, not
- * between two redials. */
+/* A link may be refused for a limited time. When that time is over, the next refused redial ends
+ * the link; the link does not end between two redials. */
 static void refusals_end_the_link_after_their_time(void **state) {
   (void)state;
   static const uint64_t times[][2] = {{0, REFUSED_MS}, {500, 500}};
@@ -315,7 +315,7 @@ static void unanswered_attach_is_dialled_again(void **state) {
   end_link();
 }
 
-/* ---- the side of a link that accepts --------------------------------------------------------- */
+/* ---- a link of the node that accepts connections --------------------------------------------- */
 
 static void attach_waits_for_the_end_of_the_earlier_connection(void **state) {
   (void)state;
@@ -325,7 +325,8 @@ static void attach_waits_for_the_end_of_the_earlier_connection(void **state) {
   receive_attach(second, 0, 1, 2);
   assert_true(first->is_cancelled);
   assert_int_equal(second->n, 0);
-  receive_packets(first, 2); /* the peer sends two packets again that it had sent before */
+  /* these packets arrive on the first connection before its end, so the link receives them */
+  receive_packets(first, 2);
   receive_attach(third, 0, 2, 1);
   assert_true(second->is_cancelled);
   end_stream(second, CLV_CANCELLED);
@@ -358,7 +359,8 @@ static void waiting_connection_that_ended_is_forgotten(void **state) {
   begin_link(false);
   stream *second = accept_stream();
   receive_attach(second, 0, 1, 0);
-  second->refuses_messages = true; /* the stream has ended, and the link has not noticed yet */
+  /* sending on this stream fails, because it has ended, which the link has not noticed yet */
+  second->refuses_messages = true;
   end_stream(&w.streams[0], CLV_CANCELLED);
   assert_int_equal(w.n_ends, 0);
   end_stream(second, CLV_CANCELLED);
@@ -376,7 +378,7 @@ static void waiting_connection_that_ended_is_forgotten(void **state) {
   end_link();
 }
 
-/* ---- ACK, and frames held back until others are sent ----------------------------------------- */
+/* ---- ACK frames, which the link holds back and sends with the next message ------------------- */
 
 static uint32_t count_kind(const stream *s, clv_frame_kind kind) {
   uint32_t n = 0;
@@ -395,7 +397,9 @@ static void ack_is_sent_with_the_next_message(void **state) {
   assert_int_equal(w.link->writer->n_held_frames, 0);
   assert_int_equal(s->n, 2);
   for (int i = 0; i <= CLV_WIRE_BUNDLED; i++) receive_packets(s, ACK_MESSAGES);
-  assert_int_equal(count_kind(s, CLV_ACK), 1); /* the stream had no space for another ACK */
+  /* the link holds back a limited number of ACKs: the first one beyond the limit was sent at
+   * once */
+  assert_int_equal(count_kind(s, CLV_ACK), 1);
   end_link();
 }
 
@@ -423,7 +427,9 @@ static void link_without_lease_sends_no_ack_and_forgets_accepted_messages(void *
   send_frames(5);
   assert_int_equal(s->n, 1 + 5);
   const clv_lane_log *g = &w.link->writer->lane_logs[0];
-  clv_lane_on_sent(s->lane); /* reports that ATTACHED was sent, which is not in the log */
+  /* the first report is about ATTACHED, which is no message of the log, so no message counts as
+   * sent */
+  clv_lane_on_sent(s->lane);
   assert_int_equal(g->n_acked, 0);
   for (int i = 0; i < 4; i++) clv_lane_on_sent(s->lane);
   assert_true(g->first && g->first == g->last && g->n_acked == 4);

@@ -6,7 +6,7 @@
 #include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
 
-/* ---- a transport that counts its calls ------------------------------------------------------- */
+/* ---- a transport that counts the calls of the link ------------------------------------------- */
 
 typedef struct fake_stream {
   int n_references, n_sent, n_closes, n_cancels;
@@ -96,7 +96,7 @@ static clv_code send_event(clv_link_state_event event, uint32_t index) {
   return clv_link_on_event(w.link, event, &n, &err);
 }
 
-/* Brings a link into a state by events. */
+/* Brings a new link into a state, by the events that lead there. */
 static void bring_link_to_state(clv_link_state state) {
   begin_link();
   if (state == CLV_LINK_NEW) return;
@@ -150,8 +150,8 @@ static void repeated_or_out_of_range_lane_is_refused(void **state) {
   free_link_and_pool();
 }
 
-/* However often and for whichever reasons a link ends, its end is reported once, and frames sent
- * later are refused with the first reason. */
+/* A link may be ended several times, for different reasons. Its end is reported once, and frames
+ * that are sent later are refused with the first reason. */
 static void link_end_is_reported_once_with_the_first_reason(void **state) {
   (void)state;
   clv_err err = {0};
@@ -180,7 +180,7 @@ static void destructors_accept_null(void **state) {
   clv_packet_free(NULL);
 }
 
-/* A packet can outlive its link. Its bytes are then returned to no receive window. */
+/* A packet can be freed after its link. Its bytes are then returned to no receive window. */
 static void packet_can_be_freed_after_its_link(void **state) {
   (void)state;
   clv_err err = {0};
@@ -234,7 +234,8 @@ static clv_frame make_attach(uint32_t index) {
   return f;
 }
 
-/* Makes the lanes of a link; the tested one is in `state`. */
+/* Makes a link with all its lanes. The lanes are dialled, accepted or attached, as `state` needs.
+ * Of attached lanes, lane 0 is CONTROL and lane 1 is BULK. */
 static void make_lanes(clv_lane_state state, clv_lane *ret[LANES]) {
   clv_err err = {0};
   begin_pool();
@@ -268,8 +269,8 @@ static clv_frame make_frame(clv_frame_kind kind, uint32_t lane) {
   return f;
 }
 
-/* Makes a link with a lane in this state, and frees both. Returns true if the lane accepts a frame
- * of this kind. */
+/* Makes a link with a lane in this state, gives the lane a frame of this kind, and frees both.
+ * Returns true if the lane accepts the frame. */
 static bool is_frame_accepted(clv_lane_state state, clv_frame_kind kind) {
   clv_lane *lanes[LANES];
   uint32_t index = state == CLV_LANE_BULK;
@@ -303,8 +304,8 @@ static void each_lane_accepts_only_its_frame_kinds(void **state) {
         fail_msg("%s in state %d of a lane", clv_frame_kind_name(kinds[k]), s);
 }
 
-/* A PING may arrive after the link has ended. It is no protocol violation, and the link does not
- * cancel its stream. */
+/* A PING may arrive after the link has ended. The PING is no protocol violation, so the link does
+ * not cancel the stream. */
 static void ping_during_close_is_no_violation(void **state) {
   (void)state;
   clv_lane *lanes[LANES];
@@ -324,7 +325,8 @@ static clv_code receive_pong(uint64_t reply_to) {
   return clv_link_on_frame(w.link, 0, &f, NULL, &(clv_payload){0}, &err);
 }
 
-/* A PONG without a PING would acknowledge too much, or stop the measurements. */
+/* A PONG that answers no PING is refused. It would acknowledge bytes that the peer has not
+ * received, or stop the measurement of the round trip. */
 static void unsolicited_pong_is_refused(void **state) {
   (void)state;
   clv_link_counts c;
@@ -343,8 +345,8 @@ static void unsolicited_pong_is_refused(void **state) {
   free_link_and_pool();
 }
 
-/* Clock of the link: returns the time. In between, another thread sends a PING, unless that thread
- * waits for the link's lock. */
+/* Clock of the link. Each reading of the time simulates another thread that sends a PING right
+ * after it, unless the reader holds the lock of the link, for which that thread would wait. */
 static uint64_t measure_round_trip(void *user) {
   uint64_t *now = user;
   *now += 100;
@@ -370,7 +372,7 @@ static void ping_during_count_does_not_inflate_round_trip(void **state) {
   free_link_and_pool();
 }
 
-/* ---- states of a tensor that arrives in chunks ----------------------------------------------- */
+/* ---- states of a tensor that is received in chunks ------------------------------------------- */
 
 /* Receives the announcement of a CALL with two tensors: transfer 5, and one that never arrives. */
 static clv_code receive_announcement(void) {
@@ -418,7 +420,7 @@ static void bring_partial_to_state(clv_partial_tensor_state state) {
 static void each_partial_tensor_event_reaches_its_state(void **state) {
   (void)state;
   static const int next_states[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
-      /* columns are the events: HEAD, CHUNK of the second half */
+      /* columns are the events: the HEAD, and the CHUNK with the second half of the tensor */
       [CLV_PARTIAL_NONE] = {CLV_PARTIAL_HEADED, CLV_PARTIAL_HEADLESS},
       [CLV_PARTIAL_HEADLESS] = {CLV_PARTIAL_HEADED, CLV_PARTIAL_BYTES},
       [CLV_PARTIAL_BYTES] = {CLV_PARTIAL_COMPLETE, REFUSED},
@@ -437,8 +439,8 @@ static void each_partial_tensor_event_reaches_its_state(void **state) {
     }
 }
 
-/* A duplicate or overlapping chunk is refused. Otherwise a tensor would be complete with bytes that
- * were never sent. */
+/* A chunk that repeats or overlaps an earlier one is refused. Otherwise a tensor would count as
+ * complete without some of its bytes. */
 static void duplicate_or_overlapping_chunk_is_refused(void **state) {
   (void)state;
   for (uint64_t first_offset = 0; first_offset <= HALF_BYTES; first_offset += HALF_BYTES)
@@ -452,7 +454,8 @@ static void duplicate_or_overlapping_chunk_is_refused(void **state) {
     }
 }
 
-/* A REF_VALUE without space in the pool is delivered without its tensor and with the reason. */
+/* If the pool has no space for the tensor of a REF_VALUE, the packet is delivered without the
+ * tensor, with the reason. */
 static void ref_value_over_the_quota_becomes_a_failure(void **state) {
   (void)state;
   clv_err err = {0};
@@ -502,7 +505,7 @@ static void packets_over_the_queue_limit_are_refused(void **state) {
 
 /* ---- frames that wait for credit ------------------------------------------------------------- */
 
-static clv_packet *make_value(uint64_t id, int64_t bytes) {
+static clv_packet *make_value_packet(uint64_t id, int64_t bytes) {
   clv_err err = {0};
   clv_packet *p;
   clv_tensor *t;
@@ -515,7 +518,7 @@ static clv_packet *make_value(uint64_t id, int64_t bytes) {
 
 static void send_large_value(uint64_t id, int64_t bytes) {
   clv_err err = {0};
-  assert_ok(clv_link_send(w.link, make_value(id, bytes), &err));
+  assert_ok(clv_link_send(w.link, make_value_packet(id, bytes), &err));
 }
 
 static void send_empty(clv_frame_kind kind) {
@@ -527,7 +530,7 @@ static void send_empty(clv_frame_kind kind) {
   assert_ok(clv_link_send(w.link, p, &err));
 }
 
-/* If a frame waits for credit, the frames queued after it wait as well, except for ABORT. */
+/* If a frame waits for credit, the frames that are queued after it wait, too, except for ABORT. */
 static void only_abort_passes_frames_waiting_for_credit(void **state) {
   (void)state;
   const fake_stream *s = &w.streams[0];
@@ -555,7 +558,7 @@ static void message_over_the_usable_credit_is_refused(void **state) {
   begin_link();
   clv_send_queue_set_credit(w.link->send_queue, 200000);
   send_large_value(1, 200000 - CLV_WIRE_INLINE_MAX);
-  assert_int_equal(clv_link_send(w.link, make_value(2, 200001 - CLV_WIRE_INLINE_MAX), &err),
+  assert_int_equal(clv_link_send(w.link, make_value_packet(2, 200001 - CLV_WIRE_INLINE_MAX), &err),
                    CLV_EXHAUSTED);
   assert_string_equal(err.text,
                       "a message with 134465 bytes of tensors exceeds 134464 bytes, the most that "
@@ -563,10 +566,10 @@ static void message_over_the_usable_credit_is_refused(void **state) {
                       "there");
   clv_send_queue_set_credit(w.link->send_queue, 100000);
   send_large_value(3, CLV_WIRE_INLINE_MAX);
-  assert_int_equal(clv_link_send(w.link, make_value(4, CLV_WIRE_INLINE_MAX + 1), &err),
+  assert_int_equal(clv_link_send(w.link, make_value_packet(4, CLV_WIRE_INLINE_MAX + 1), &err),
                    CLV_EXHAUSTED);
   clv_send_queue_set_credit(w.link->send_queue, 1000);
-  assert_int_equal(clv_link_send(w.link, make_value(5, 1001), &err), CLV_EXHAUSTED);
+  assert_int_equal(clv_link_send(w.link, make_value_packet(5, 1001), &err), CLV_EXHAUSTED);
   clv_link_close(w.link);
   free_link_and_pool();
 }

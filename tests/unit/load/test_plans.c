@@ -23,7 +23,7 @@ static void count_notice(void *user, const char *text) {
 
 static const clv_notifier notifier = {.notify = count_notice};
 
-/* Returns a new store whose only file is at plan_path. */
+/* Returns a new store of plans. Its only file is at plan_path. */
 static const clv_plan_store *make_store(void) {
   clv_sha256 digest;
   char hex[65], command[120];
@@ -62,7 +62,7 @@ static void stored_plan_is_found_again(void **state) {
   assert_false(store->find("another convolution", &found_plan));
 }
 
-/* Asserts that a damaged file is refused and written again. */
+/* Damages the file of the store. Asserts that the store refuses the file and writes it again. */
 static void assert_damage_refused(void (*damage)(void)) {
   const clv_plan_store *s = make_store();
   damage();

@@ -80,7 +80,8 @@ static void pixel_reader_detects_images_in_any_layout(void **state) {
   assert_true(read_pixels(images_channels_last[0][0], CLV_SHAPE(4, 4, CHANNELS)) > .999);
   assert_true(read_pixels(images_channels_last[0][0], CLV_SHAPE(N_GRID_POSITIONS, CHANNELS)) >
               .999);
-  /* the image's positions come after the position of a class token, as in a vision transformer */
+  /* as in a vision transformer, the first position is that of a class token, and the positions of
+   * the image follow */
   assert_true(read_pixels(images_after_class_token[0][0], CLV_SHAPE(N_GRID_POSITIONS + 1, 2)) >
               .999);
   fill_with_random(4, grid_images[0], sizeof grid_images / sizeof(float));
@@ -155,8 +156,8 @@ static double read_features(const float *records, size_t n_features, const float
   return reading.figure;
 }
 
-/* Computes weighted sums of `n` features. first_scale: scale of the first feature; 1: as the other
- * features. */
+/* Computes weighted sums of `n` features of each record. first_scale: factor of the first feature,
+ * in relation to the others. */
 static void sum_features(const float *records, size_t n, float first_scale,
                          float sums[RECORDS][WIDTH]) {
   static float weight[WIDTH * WIDTH];
@@ -183,11 +184,11 @@ static void feature_reader_detects_dominating_features(void **state) {
   fill_with_random(11, noise, RECORDS * WIDTH);
   assert_true(read_features(records, WIDTH, noise, WIDTH) < .5);
   for (size_t i = 0; i < RECORDS; i++) noise[i * WIDTH + 7] = -3 * records[i * WIDTH + 2];
-  /* one of many values is a copy of the feature */
+  /* the feature can be read, because one of many values is a copy of it */
   assert_true(read_features(records, WIDTH, noise, WIDTH) > .99);
   for (size_t i = 0; i < (size_t)RECORDS * WIDTH; i++) records[i] = records[i / WIDTH * WIDTH];
   sum_features(records, WIDTH, 1, sums);
-  /* all values are copies of one sum */
+  /* each value is a copy of one sum */
   assert_true(read_features(records, WIDTH, sums[0], WIDTH) > .99);
 }
 
@@ -287,16 +288,16 @@ static void group_reader_finds_classes_without_their_names(void **state) {
   for (size_t i = 0; i < SAMPLES; i++) {
     for (size_t k = 0; k < WIDTH; k++)
       gradients[i][k] = gradients[i][k] * .2f + directions[labels[i]][k];
-    scale_gradient(
-        i, powf(20, (float)(i % 3))); /* the lengths of the gradients carry no information */
+    /* the length of a gradient must reveal nothing, so it does not depend on the label */
+    scale_gradient(i, powf(20, (float)(i % 3)));
   }
   assert_int_equal(clv_look_read_label_groups(&g, &reading, &err), CLV_OK);
   assert_true(reading.figure > .95);
   assert_true(read_labels(2).figure < .3);
 }
 
-/* An attack that finds only two groups of gradients cannot tell ten classes apart. Records without
- * a label are not counted. */
+/* A reader that finds only two groups of gradients cannot tell ten classes apart. Records without a
+ * label are not counted. */
 static void two_groups_do_not_reveal_ten_classes(void **state) {
   (void)state;
   draw_gradients(10);
