@@ -24,8 +24,8 @@ of("master/egress/weights_sample.c", "tests/unit/plan/test_samples",
 of("master/plan/known_layers.c", KNOWN,
    the_order_of_many_weights_hides_them=("static clv_code look_up_sample(", "uses_all_values < 2", "uses_all_values < 1"))
 of("master/plan/label_order.c", "tests/unit/plan/test_samples",
-   periods_are_no_order=("clv_label_order clv_label_order_compute(", "return is_significant(&best_order, MIN_LAG_SIGMAS, lag_standard_deviation) ? best_order : (clv_label_order){0};", "return (clv_label_order){0};"),
-   few_blocks_are_chance=("clv_label_order clv_label_order_compute(", "has_few_blocks(&neighbour_order, s.n_classes, n) ? MIN_FEW_BLOCKS_SIGMAS : MIN_NEIGHBOUR_SIGMAS", "2 * MIN_NEIGHBOUR_SIGMAS"))
+   periods_are_no_order=("clv_label_order_stats clv_label_order_compute(", "return is_significant(&best_order, MIN_LAG_SIGMAS, lag_standard_deviation) ? best_order : (clv_label_order_stats){0};", "return (clv_label_order_stats){0};"),
+   few_blocks_are_chance=("clv_label_order_stats clv_label_order_compute(", "has_few_blocks(&neighbour_order, s.n_classes, n) ? MIN_FEW_BLOCKS_SIGMAS : MIN_NEIGHBOUR_SIGMAS", "2 * MIN_NEIGHBOUR_SIGMAS"))
 of("master/data/labels.c", KNOWN,
    only_one_label_has_an_order=("bool clv_dataset_label_hash(", "if (!ds->labels || record >= ds->count) return false;", "return false;"))
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger",
@@ -39,7 +39,7 @@ of("master/plan/known_layers.c", KNOWN,
    rows_that_a_worker_had_are_secret=("static clv_code look_up_sample(", "return look_up_sample_rows(r, k, s, err);", "return CLV_OK;"),
    rows_that_a_worker_begins_with_are_secret=("static clv_code look_up_sample(", "CLV_TRY(add_worker_rows(r, s, err));", ""))
 of("master/egress/ledger_names.c", KNOWN,
-   rows_at_a_worker_are_not_noted=("clv_code clv_ledger_list_add_sample(", "k < rows.n", "k < 0 * rows.n"))
+   rows_at_a_worker_are_not_noted=("clv_code clv_ledger_list_add_sample(", "k < row_hashes.n", "k < 0 * row_hashes.n"))
 of("master/egress/plain_values.c", KNOWN,
    transforms_that_anybody_knows_are_secret=("const char *clv_plain_values_reason(", "clv_public_row_test_is_public(p->row_test) ? PUBLIC_REASON : NULL", "NULL"))
 FRONTS = "tests/net/api/test_api_fronts.py"
@@ -67,8 +67,8 @@ of("master/egress/public_rows.c", "tests/unit/egress/test_rows",
    orthogonal_signs_are_secret=("static bool are_sign_rows_orthogonal(", "t->n_sign_rows == MIN_SIGN_ROWS", "t->n_sign_rows > MIN_SIGN_ROWS"),
    ratios_are_secret=("", "if (is_geometric(from, length, tolerance)) return 2;", ""),
    neighbours_alone_make_a_wave=("static bool is_wave(", "n / 4, n / 3}", "1, 1}"),
-   transforms_with_factors_of_columns_are_secret=("bool clv_public_row_test_is_public(", "c->n_long_simple >= MIN_SIMPLE_ROWS", "c->n_long_simple > t->columns"),
-   rows_of_three_values_are_public=("void clv_public_row_test_add(", "|| t->columns < MIN_ROW_VALUES", ""))
+   transforms_with_factors_of_columns_are_secret=("bool clv_public_row_test_is_public(", "c->n_long_simple >= MIN_SIMPLE_ROWS", "c->n_long_simple > t->n_columns"),
+   rows_of_three_values_are_public=("void clv_public_row_test_add(", "|| t->n_columns < MIN_ROW_VALUES", ""))
 of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
    each_row_has_a_line=("static clv_code put_items(", "item->kind == CLV_LEDGER_ROW && items[*i].kind == CLV_LEDGER_ROW", "item->kind > CLV_LEDGER_ROW"),
    a_line_has_one_row=("static clv_code parse_digests(", "l->n == first_index ||", "l->n == first_index &&"),

@@ -86,7 +86,7 @@ of("master/data/duplicates.c", "tests/unit/data/test_table_forms",
    labels_of_equal_records_are_equal=("static void count_duplicates_in_list(", "label_hash != first_label_hash", "false"))
 of("master/plan/run_data.c", "tests/net/training/test_table.py",
    untrained_classes_are_not_noted=("static void note_untrained_classes(", "if (!n) return;", "return;"),
-   test_records_are_trained_on=("static set_files describe_train_files(", "1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION", "7u"))
+   test_records_are_trained_on=("static data_set_files describe_train_files(", "1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION", "7u"))
 of("master/plan/run_data.c", "tests/net/operations/test_checks.py",
    sets_may_lose_all_records=("static clv_code check_sets_left(", "if (sets[i].rows->n || !n_rows_before[i]) continue;", "continue;"))
 of("master/data/source.c", "tests/unit/data/test_readers",

@@ -119,7 +119,7 @@ typedef struct clv_egress_line {
       uint64_t id; /* number of the allowance in its attempt, from 1 */
       clv_egress_key key;
       uint64_t bytes;      /* most bytes that may leave under the allowance */
-      char expires_at[32]; /* time at which the record takes back unused bytes at the latest */
+      char expires_at[32]; /* latest time at which the record takes back the unused bytes */
     } allowance;
     struct {
       uint64_t id, n_tensors, bytes;
@@ -200,15 +200,17 @@ void clv_egress_note_direct_transfer(clv_egress_record *r, const char *from, con
 
 typedef struct clv_egress_attempt {
   clv_egress_line start_line;
-  bool has_look; /* true: the attempt has a LOOK line, which `look` is */
+  bool has_look; /* true: the attempt has a LOOK line, which is in `look` */
   /* LOOK line of the attempt: what the measurement before the run has found */
   clv_egress_line look;
-  bool has_ended;      /* `end` is set; false: the command runs or was killed */
+  /* true: the command has ended, and `end` is set; false: it still runs or was killed */
+  bool has_ended;
   clv_egress_line end; /* END line of the attempt */
   uint64_t bytes;      /* most bytes that left the master: settled bytes plus unsettled_bytes */
   uint64_t unsettled_bytes; /* bytes of allowances without a SETTLE, counted in full */
   uint64_t n_tensors;       /* number of tensors sent under the settled allowances */
-  /* number of the last allowance; number of allowances without a SETTLE */
+  /* last_id: number of the last allowance; n_open_allowances: number of allowances without a
+   * SETTLE */
   uint64_t last_id, n_open_allowances;
 } clv_egress_attempt;
 
@@ -219,7 +221,8 @@ typedef struct clv_egress_row_sum {
   uint64_t n_tensors, settled_bytes; /* tensors and bytes that left under settled allowances */
   /* bytes of allowances without a SETTLE; some of these bytes may have been sent, too */
   uint64_t unsettled_bytes;
-  char first[32], last[32]; /* times of the first allowance and of the last line of the row */
+  /* times of the first allowance and of the last line of the row */
+  char first_time[32], last_time[32];
 } clv_egress_row_sum;
 
 typedef struct clv_egress_hop_sum {
@@ -281,8 +284,8 @@ typedef enum clv_finding {
   CLV_FINDING_LABELS = 32,          /* the labels themselves */
 } clv_finding;
 
-/* A set of findings, one bit each. Between two sets, the one with the worse worst finding is the
- * greater number. */
+/* A set of findings, one bit each. Of two sets with different worst findings, the set with the
+ * worse one is the greater number. */
 typedef unsigned clv_findings;
 enum { CLV_FINDINGS_TEXT_BYTES = 80 }; /* most bytes of clv_findings_format, with NUL */
 
@@ -373,7 +376,7 @@ clv_code clv_policy_check_look_result(const clv_policy *p, const clv_policy_look
 double clv_policy_max_read_share(const clv_policy *p, int reader);
 
 /* Checks that programs on libcleave may connect to workers. CLV_INVALID: the policy refuses
- * programs, or limits what the look may read, a measurement that does not run for programs. p NULL
+ * programs, or it limits what the look may read, because the look does not run for programs. p NULL
  * permits everything. */
 clv_code clv_policy_check_programs(const clv_policy *p, clv_err *err) CLV_USE_RESULT;
 
@@ -401,22 +404,25 @@ typedef struct clv_egress_row {
   clv_findings findings; /* all findings of the tensor */
   /* part of `findings` that only the look, the measurement before the run, has found */
   clv_findings look_findings;
-  uint32_t stage;    /* index of the stage in the session; n_stages: the loss */
-  uint32_t input;    /* INPUT, LABELS: index of the module's input; CACHED: 1 for row numbers */
+  uint32_t stage; /* index of the stage in the session; n_stages: the loss */
+  /* INPUT, LABELS: index of the module's input; CACHED: 0 for the rows, 1 for their numbers */
+  uint32_t input;
   uint32_t n_values; /* number of values that cross the cut together in this tensor */
   int worker;        /* index of the receiver in the session's workers */
   clv_dtype dtype;
-  clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
-  uint64_t bytes_per_step; /* bytes of all micro-batches of a full step; WEIGHTS: of one push */
-  int64_t max_positions;   /* most positions of a packed sequence; 0: not packed */
-  bool is_relayed;         /* the master receives the value from another worker and forwards it */
-  bool is_for_spare;       /* `worker` gets the tensor only in place of a worker that was lost */
+  clv_shape shape; /* dim 0 is the largest micro-batch; WEIGHTS: [] */
+  /* bytes of all micro-batches of a full step; WEIGHTS: bytes of all weights */
+  uint64_t bytes_per_step;
+  int64_t max_positions; /* most positions of a packed sequence; 0: not packed */
+  bool is_relayed;       /* the master receives the value from another worker and forwards it */
+  bool is_for_spare;     /* `worker` gets the tensor only in place of a worker that was lost */
   /* number of hiding layers at the master, as n_hiding_layers of clv_policy_tensor */
   uint32_t n_hiding_layers;
 } clv_egress_row;
 
 /* Returns the kind under which the record counts a tensor of a row. An activation that shows RAW
- * INPUT counts as "input", one that shows TOKENS as "tokens". Policies match the row's kind. */
+ * INPUT counts as "input", one that shows TOKENS as "tokens". A policy, in contrast, is compared
+ * with the kind of the row. */
 clv_egress_kind clv_egress_record_kind(clv_egress_kind kind, clv_findings findings);
 /* Returns the row as a clv_policy_tensor, whose texts belong to the row and the session. */
 clv_policy_tensor clv_egress_row_tensor(const clv_session_config *c, const clv_egress_row *r);
@@ -555,7 +561,7 @@ typedef struct clv_ledger
 
 /* Reads the ledger. A missing file reads as an empty ledger. CLV_PRECONDITION: the file cannot be
  * read; CLV_INVALID: other users may write to it; CLV_DATA_LOSS: it is damaged. The error text
- * names the file and the remedy. */
+ * names the file and says what helps. */
 clv_code clv_ledger_open(clv_ledger **ret, clv_err *err) CLV_USE_RESULT;
 /* Parses `len` bytes of a ledger. Errors name `label` as the path. *ret_complete_bytes: bytes of
  * the complete lines; the rest is a truncated last line. */
@@ -629,8 +635,9 @@ enum { CLV_N_SPREAD_MEANS = 8 }; /* number of means that describe a distribution
 typedef struct clv_weights_moments {
   char kind[8];    /* "form": from the sample; "spread": from all values */
   size_t n_values; /* number of values of the tensor */
-  /* means that describe the distribution, in units of the width of a cell;
-   * clv_weights_moments_digest rounds the means down to whole cells */
+  /* means that describe the distribution, each divided by the width of a cell.
+   * clv_weights_moments_digest rounds the means down to whole cells, so that small differences of
+   * weights do not change the digest */
   double means[CLV_N_SPREAD_MEANS];
 } clv_weights_moments;
 
@@ -654,8 +661,8 @@ enum {
   CLV_MAX_LEDGER_ROWS_PER_TENSOR = 128,
   /* most rows of a tensor, and most columns, whose digests are looked up in the ledger */
   CLV_MAX_LOOKED_UP_ROWS_PER_TENSOR = 4096,
-  /* sum of points (clv_row_hash_points) of its rows in the ledger with which a layer counts as
-   * known */
+  /* a layer counts as known if the points (clv_row_hash_points) of those of its rows that are in
+   * the ledger add up to this number */
   CLV_ROW_MIN_POINTS = 4
 };
 
@@ -678,9 +685,9 @@ size_t clv_row_hash_points(const clv_sha256 *row_hash);
 void clv_weights_sample_done(clv_weights_sample *s);
 
 /* Computes the digest of the moments after each mean is rounded down to a whole cell. If bit i of
- * neighbour_bits is set, mean i is put into the nearest neighbour of its cell, because rounding of
- * the weights may have moved the mean. *ret_is_near false: a mean whose bit is set is too far from
- * that neighbour. */
+ * neighbour_bits is set, mean i counts in the neighbouring cell that is nearest to the mean,
+ * because rounding of the weights may have moved the mean out of that cell. *ret_is_near false: a
+ * mean whose bit is set is too far from the neighbouring cell. */
 clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned neighbour_bits,
                                     clv_sha256 *ret, bool *ret_is_near,
                                     clv_err *err) CLV_USE_RESULT;

@@ -38,8 +38,8 @@ typedef struct egress_page_row {
   const clv_egress_key *key; /* key of the first row that was joined to the line */
   uint64_t n_rows;           /* number of rows that were joined to the line */
   uint64_t n_tensors, settled_bytes,
-      unsettled_bytes;      /* sums over the rows that were joined, as in clv_egress_row_sum */
-  const char *first, *last; /* earliest and latest time of the rows that were joined */
+      unsettled_bytes; /* sums over the rows that were joined, as in clv_egress_row_sum */
+  const char *first_time, *last_time; /* earliest and latest time of the rows that were joined */
 } egress_page_row;
 
 /* most receivers that the page lists; the others share one line */
@@ -54,7 +54,7 @@ typedef struct egress_page {
   const clv_egress_summary *summary;
   const char *run;
   egress_page_row *rows;           /* [n_rows] lines of the page, sorted by attempt */
-  const clv_egress_hop_sum **hops; /* [summary->n_hops] sorted by attempt */
+  const clv_egress_hop_sum **hops; /* [summary->n_hops] direct transfers, by attempt */
   size_t n_rows, n_receivers;
   egress_receiver receivers[EGRESS_MAX_RECEIVERS +
                             1]; /* last element: the sum of the receivers that are not listed */
@@ -84,7 +84,7 @@ void clv_row_digests_free(clv_row_digests *d); /* NULL is allowed */
  * transform do, so that anybody may know them. The caller adds all values, then asks for the
  * result. */
 typedef struct clv_public_row_test clv_public_row_test;
-clv_code clv_public_row_test_new(size_t rows, size_t columns, clv_public_row_test **ret,
+clv_code clv_public_row_test_new(size_t n_rows, size_t n_columns, clv_public_row_test **ret,
                                  clv_err *err) CLV_USE_RESULT;
 /* Adds n values of the tensor. The caller adds all values in order. */
 void clv_public_row_test_add(clv_public_row_test *t, const float *values, size_t n);

@@ -35,9 +35,9 @@ clv_finding clv_worst_finding(clv_findings f) {
   return CLV_FINDING_MIXED;
 }
 
-/* Every session permits PICTURE; only a policy can forbid it. A session with
- * privacy.tokens_readable also permits FRONT_KNOWN for a tensor that shows TOKENS; `plan` tells the
- * user so. */
+/* Every session permits PICTURE; only a policy can forbid this finding. A session with
+ * privacy.tokens_readable also permits FRONT_KNOWN for a tensor that shows TOKENS, and `plan` says
+ * so. */
 clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_findings f) {
   clv_findings permitted_findings = CLV_FINDING_PICTURE;
   if (c->privacy.front_known) permitted_findings |= CLV_FINDING_FRONT_KNOWN;

@@ -6,9 +6,9 @@
  * row of the egress table, compare the tensor with the row, check the session's privacy, ask the
  * policy of the host, take the bytes from the record's allowance.
  *
- * Tensors that workers send to each other directly do not pass the gate; those that the master
- * relays do. The record counts the direct ones by the plan (clv_trainer_charge_direct_flows),
- * because the master does not see them sent.
+ * Tensors that workers send to each other directly do not pass the gate; tensors that the master
+ * relays do. The record counts direct tensors by the plan (clv_trainer_charge_direct_flows),
+ * because the master does not take part in sending such tensors.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,10 +16,11 @@
 #include "master/egress/egress.h"
 
 /* Kind of the row for each cleave_sending_kind. An input of the loss has kind LABELS instead of
- * INPUT (is_row_of_sending). A piece of an optimiser's state finds the WEIGHTS row of its stage, as
- * a parameter does, never the STATE row, which the table has for its readers. A policy counts both
- * kinds as `weights`, and find_state_flow tells the pieces apart. In program_gate.c a piece of an
- * optimiser's state has kind STATE. */
+ * INPUT (is_row_of_sending). The row of a piece of an optimiser's state is the WEIGHTS row of its
+ * stage, as for a parameter. The gate never chooses the STATE row, which `plan` prints and
+ * clv_blueprint_check_policy reads. A policy counts WEIGHTS and STATE as `weights`, and
+ * find_state_flow tells the pieces apart. In program_gate.c a piece of an optimiser's state has
+ * kind STATE. */
 static const struct {
   clv_egress_kind kind;
   const char *text;     /* words for such a tensor in messages */
@@ -32,7 +33,7 @@ static const struct {
 
 static cleave_status set_denied(cleave_error *error) { return error->status = CLEAVE_DENIED; }
 
-/* ---- find the row, compare the tensor with it ------------------------------------------------ */
+/* ---- find the row of a tensor, compare the tensor with the row ------------------------------- */
 
 /* Returns the index of a module in the session; n_stages for the loss; -1 for an unknown module. */
 static int find_stage_index(const clv_session_config *c, const char *module) {
@@ -42,7 +43,8 @@ static int find_stage_index(const clv_session_config *c, const char *module) {
   return -1;
 }
 
-/* Returns true if the row has the sending's kind, stage, input and receiver. */
+/* Returns true if the row has the kind, stage, input and receiver of the tensor that is to be
+ * sent. */
 static bool is_row_of_sending(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s,
                               int stage) {
   clv_egress_kind kind = sending_kinds[s->kind].kind;
@@ -105,7 +107,7 @@ static cleave_status deny_unplanned_tensor(const clv_gate *g, const cleave_sendi
   return set_denied(error);
 }
 
-/* ---- ask the session's privacy, ask the policy ----------------------------------------------- */
+/* ---- check the findings against the session's privacy and the policy ------------------------- */
 
 /* Refuses a tensor with findings that the session's privacy does not permit. A finding that only
  * the look (the measurement before the run) has made does not count if the look is not certain of

@@ -35,7 +35,8 @@ typedef struct ledger_line {
   /* digest; a line "rows" has only the first CLV_LEDGER_ROW_DIGEST_BYTES bytes of each digest, the
    * other bytes are 0 */
   uint8_t digest[CLV_LEDGER_DIGEST_BYTES];
-  size_t first_index;   /* index of the line's first digest among all digests of the file */
+  /* index, among all digests of the file, of the first digest on the same line of the file */
+  size_t first_index;
   const char *date;     /* DATE_LEN bytes in `text` of the ledger, no NUL */
   const char *identity; /* identity_len bytes in `text` of the ledger, no NUL */
   size_t identity_len;
@@ -300,8 +301,8 @@ static void format_today(char text[CLV_LEDGER_DATE_BYTES]) {
   if (gmtime_r(&now_s, &tm)) (void)strftime(text, CLV_LEDGER_DATE_BYTES, "%Y-%m-%d", &tm);
 }
 
-/* Formats item *i as a line. If the item is a row, the line also has the rows of the same identity
- * that follow it in `items`. Advances *i past the formatted items. */
+/* Formats item *i as a line. If the item is a row of a tensor, the line also has the rows with the
+ * same identity that follow the item in `items`. Advances *i past the formatted items. */
 static clv_code put_items(const clv_ledger *l, const clv_ledger_item *items, size_t n, size_t *i,
                           clv_bytes *out, clv_err *err) {
   const clv_ledger_item *item = &items[*i];
@@ -343,8 +344,9 @@ static int compare_by_file_order(const void *a, const void *b) {
   return memcmp(x->digest, y->digest, sizeof x->digest);
 }
 
-/* Returns true if a compacted file has the row. If the ledger has too many rows, a compacted file
- * has only the rows whose digests begin with enough zero bits. */
+/* Returns true if a compacted file keeps the row. If the ledger has too many rows, a compacted file
+ * keeps only rows whose digests begin with enough zero bits, which are a half, a quarter and so on
+ * of all rows. */
 static bool is_in_compacted_file(const clv_ledger *l, const ledger_line *line) {
   uint32_t digest_prefix = 0;
   int shift = 0;

@@ -2,9 +2,9 @@
  *
  * Computes the digests of keys for the ledger, makes lists of keys and tensors, and formats the
  * reason why a worker knows a layer. The trainer and the runtime of a program fill a list just
- * before they send, and hand it to clv_ledger_add. A program's runtime asks
- * clv_ledger_explain_known_key and clv_ledger_explain_known_sample about the modules at the master;
- * master/plan/known_layers.c asks the same about the layers of a session.
+ * before they send the listed keys and tensors, and hand the list to clv_ledger_add. A program's
+ * runtime asks clv_ledger_explain_known_key and clv_ledger_explain_known_sample about the modules
+ * at the master; master/plan/known_layers.c asks the same about the layers of a session.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -35,15 +35,15 @@ clv_code clv_ledger_list_add(clv_ledger_list *l, const char *identity, clv_ledge
 clv_code clv_ledger_list_add_sample(clv_ledger_list *l, const char *identity,
                                     const clv_weights_sample *s, clv_err *err) {
   clv_sha256 of[CLV_SAMPLE_MAX_HASHES];
-  clv_row_hashes rows;
-  size_t n_names;
-  CLV_TRY(clv_weights_sample_hashes(s, of, &n_names, err));
-  for (size_t k = 0; k < n_names; k++)
+  clv_row_hashes row_hashes;
+  size_t n_hashes;
+  CLV_TRY(clv_weights_sample_hashes(s, of, &n_hashes, err));
+  for (size_t k = 0; k < n_hashes; k++)
     CLV_TRY(clv_ledger_list_add(l, identity, CLV_LEDGER_WEIGHTS, &of[k], err));
   for (int is_by_column = 0; is_by_column < 2; is_by_column++) {
-    CLV_TRY(clv_weights_sample_row_hashes(s, is_by_column, &rows, err));
-    for (size_t k = 0; k < rows.n; k++)
-      CLV_TRY(clv_ledger_list_add(l, identity, CLV_LEDGER_ROW, &rows.hashes[k], err));
+    CLV_TRY(clv_weights_sample_row_hashes(s, is_by_column, &row_hashes, err));
+    for (size_t k = 0; k < row_hashes.n; k++)
+      CLV_TRY(clv_ledger_list_add(l, identity, CLV_LEDGER_ROW, &row_hashes.hashes[k], err));
   }
   return CLV_OK;
 }
@@ -74,8 +74,8 @@ clv_code clv_ledger_hash_module_key(const clv_key *key, clv_sha256 *ret, clv_err
 
 /* ---- reasons why a worker knows a layer ------------------------------------------------------ */
 
-/* Appends a reason if the ledger has the item `of`. text_before: words before the identity of the
- * worker; text_after: words before the date. */
+/* Appends a reason if the ledger says that a worker has received the item with the digest `of`:
+ * text_before, the identity of the worker, text_after, and the date. */
 static clv_code append_reason(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
                               const char *text_before, const char *text_after, clv_bytes *reason,
                               clv_err *err) {

@@ -10,8 +10,8 @@
 
 #include "master/egress/egress_int.h"
 
-/* Number of last lines that are searched for a line that a row can join. A few lines suffice,
- * because the rows of one push of weights follow each other. */
+/* How many of the last lines are searched for a line that a row can join. A few lines suffice,
+ * because the rows of weights that are sent together follow each other. */
 enum { N_RECENT_LINES = 64 };
 
 static void page_done(egress_page *p) {
@@ -21,8 +21,8 @@ static void page_done(egress_page *p) {
 
 /* ---- lines of the page ----------------------------------------------------------------------- */
 
-/* Returns true if row r of the record can join line s of the page: r is of weights or state, and
- * differs from the rows that have joined at most in name, dtype and shape. */
+/* Returns true if row r of the record can join line s of the page: r is a row of weights or state,
+ * and differs from the rows that the line already has at most in name, dtype and shape. */
 static bool is_row_of_line(const egress_page_row *s, const clv_egress_row_sum *r) {
   const clv_egress_key *a = s->key, *b = &r->key;
   return s->attempt == r->attempt && a->kind == b->kind &&
@@ -36,7 +36,10 @@ static egress_page_row *find_or_add_line(egress_page *p, const clv_egress_row_su
   for (size_t i = p->n_rows; i-- > first_searched_row;)
     if (is_row_of_line(&p->rows[i], r)) return &p->rows[i];
   egress_page_row *s = &p->rows[p->n_rows++];
-  *s = (egress_page_row){.attempt = r->attempt, .key = &r->key, .first = r->first, .last = r->last};
+  *s = (egress_page_row){.attempt = r->attempt,
+                         .key = &r->key,
+                         .first_time = r->first_time,
+                         .last_time = r->last_time};
   return s;
 }
 
@@ -60,8 +63,8 @@ static void add_row(egress_page *p, const clv_egress_row_sum *r) {
   s->n_tensors += r->n_tensors;
   s->settled_bytes += r->settled_bytes;
   s->unsettled_bytes += r->unsettled_bytes;
-  if (strcmp(r->first, s->first) < 0) s->first = r->first;
-  if (strcmp(r->last, s->last) > 0) s->last = r->last;
+  if (strcmp(r->first_time, s->first_time) < 0) s->first_time = r->first_time;
+  if (strcmp(r->last_time, s->last_time) > 0) s->last_time = r->last_time;
   if (strcmp(r->key.from, CLV_EGRESS_MASTER) != 0) return;
   egress_receiver *receiver = find_or_add_receiver(p, &r->key);
   receiver->settled_bytes += r->settled_bytes;

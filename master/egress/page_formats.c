@@ -148,9 +148,9 @@ static void put_text_row(const egress_page_row *r, clv_bytes *out) {
   clv_bytes_printf(out, ": %llu tensor%s, ", (unsigned long long)r->n_tensors, CLV_S(r->n_tensors));
   put_bytes(r->settled_bytes, r->unsettled_bytes, put_plain_text, out);
   clv_bytes_puts(out, "; ");
-  put_plain_text(out, r->first);
+  put_plain_text(out, r->first_time);
   clv_bytes_puts(out, " to ");
-  put_plain_text(out, r->last);
+  put_plain_text(out, r->last_time);
   clv_bytes_puts(out, "\n");
 }
 
@@ -252,8 +252,8 @@ static void put_html_row(const egress_page_row *r, clv_bytes *out) {
   clv_bytes_printf(out, "<td>%llu</td><td>", (unsigned long long)r->n_tensors);
   put_bytes(r->settled_bytes, r->unsettled_bytes, put_html_escaped, out);
   clv_bytes_puts(out, "</td>");
-  put_html_cell(out, r->first);
-  put_html_cell(out, r->last);
+  put_html_cell(out, r->first_time);
+  put_html_cell(out, r->last_time);
   clv_bytes_puts(out, "</tr>\n");
 }
 
@@ -346,8 +346,8 @@ static void put_json_row(const clv_egress_row_sum *r, clv_bytes *out) {
   put_json_number(out, "tensors", r->n_tensors);
   put_json_number(out, "bytes", r->settled_bytes + r->unsettled_bytes);
   put_json_number(out, "open", r->unsettled_bytes);
-  put_json_text(out, "first", r->first);
-  put_json_text(out, "last", r->last);
+  put_json_text(out, "first", r->first_time);
+  put_json_text(out, "last", r->last_time);
   clv_bytes_puts(out, "}\n");
 }
 

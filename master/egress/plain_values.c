@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds weights that hide nothing even if no one else has them: an identity, a permutation, one
- * number everywhere, and transforms that anybody knows (public_rows.c). The caller begins with the
- * tensor's shape, adds all values in order, and calls clv_plain_values_reason.
+ * Finds weights that hide nothing even if no one else has them: an identity, a permutation, a
+ * tensor of equal values, and transforms that anybody knows (public_rows.c). The caller begins with
+ * the tensor's shape, adds all values in order, and calls clv_plain_values_reason.
  */
 #include <math.h>
 
 #include "master/egress/egress_int.h"
 
 /* Fewest effective values of a row. A row has (sum of squares)^2 / (sum of 4th powers) effective
- * values: 1 if one value alone differs from 0, n if n values are equally large. A tensor with a row
- * of fewer hides nothing. */
+ * values: 1 if one value alone differs from 0, n if n values are equally large. A tensor hides
+ * nothing if one of its rows has fewer. */
 static const double MIN_EFFECTIVE_VALUES = 1.1;
 
 static const char PLAIN_REASON[] =

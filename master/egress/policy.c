@@ -28,8 +28,8 @@ static clv_code check_worker(const clv_policy_config *c, const clv_policy_tensor
 }
 
 /* Returns the word of the policy's list `kinds` that permits a kind of tensor. NULL: the list does
- * not decide on this kind, because keys under `allow` permit records and labels, and reports of
- * failures need no permission. */
+ * not decide on this kind. Keys under `allow` permit records and labels, and reports of failures
+ * need no permission. */
 static const char *policy_kind_word(clv_egress_kind kind) {
   static const char *const kinds[CLV_EGRESS_KINDS] = {
       [CLV_EGRESS_TOKENS] = "activation", [CLV_EGRESS_ACTIVATION] = "activation",
@@ -218,7 +218,7 @@ clv_code clv_policy_check_look_result(const clv_policy *p, const clv_policy_look
       name, choose_decimals(r->share, limit), r->share, limit, name);
 }
 
-/* ---- programs on libcleave ------------------------------------------------------------------- */
+/* ---- permission of programs on libcleave ----------------------------------------------------- */
 
 clv_code clv_policy_check_programs(const clv_policy *p, clv_err *err) {
   const clv_policy_config *c = p ? p->config : NULL;
@@ -237,7 +237,7 @@ clv_code clv_policy_check_programs(const clv_policy *p, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- bytes of an epoch ----------------------------------------------------------------------- */
+/* ---- limit on the bytes of an epoch ---------------------------------------------------------- */
 
 clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) {
   char needed_text[24], limit_text[24];

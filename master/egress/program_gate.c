@@ -31,7 +31,8 @@ typedef struct declared_row {
       name[CLV_EGRESS_MAX_NAME + 1];
 } declared_row;
 
-/* Tensors of one row of the egress record, and the balance of bytes that they may still send. */
+/* The tensors of one row of the egress record, and their balance, the bytes that may still be
+ * sent. */
 typedef struct tensor_flow {
   clv_egress_key key;
   clv_egress_flow *flow;
@@ -51,7 +52,7 @@ struct clv_program_gate {
   clv_err refusal;
 };
 
-/* ---- opening and closing --------------------------------------------------------------------- */
+/* ---- making and freeing the gate of a program ------------------------------------------------ */
 
 clv_code clv_program_gate_new(const clv_session_config *config, clv_policy *policy,
                               clv_egress_record *record, clv_program_gate **ret, clv_err *err) {
@@ -288,7 +289,7 @@ static cleave_status refuse_sending(clv_program_gate *g, const char *text, cleav
   return error->status = CLEAVE_DENIED;
 }
 
-/* Fills *ret with a row for an undeclared tensor, which counts as having the worst findings that it
+/* Fills *ret with a row for an undeclared tensor: the row has the worst findings that such a tensor
  * can have. */
 static const declared_row *make_undeclared_row(const cleave_sending *s, declared_row *ret) {
   memset(ret, 0, sizeof *ret);
@@ -377,8 +378,8 @@ static void make_key(const clv_program_gate *g, const cleave_sending *s, const d
   memcpy(ret->shape.dim, s->shape + first_dim, (size_t)ret->shape.rank * sizeof *s->shape);
 }
 
-/* Adds a flow (balance of bytes that may be sent) to the record. Its first allowance is for this
- * tensor, or, for a piece of state that is sent in several parts, for the complete tensor. */
+/* Adds a flow (balance of bytes that may be sent) to the record. The first allowance of the flow
+ * covers this tensor or, for a piece of state that is sent in several parts, the complete piece. */
 static clv_code add_flow(clv_program_gate *g, const clv_egress_key *key, const cleave_sending *s,
                          clv_err *err) {
   bool is_state = s->kind == CLEAVE_SENDING_WEIGHTS;

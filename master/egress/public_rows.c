@@ -14,9 +14,9 @@
  *   lags 1, 2, n/4 and n/3 are tested. The large lags are needed because neighbours in any smooth
  *   row nearly satisfy the equation. The first and the last value are left out, because transforms
  *   weight them differently.
- * - A row that is the product of a column p and a row q, read as a matrix, needs the numbers of p
- *   and those of q, less one: Walsh functions (Hadamard and Haar) and transforms of two dimensions.
- *   Here zeros at the ends may be part of the matrix.
+ * - A row that, read as a matrix, is the product of a column p and a row q needs as many numbers as
+ *   p and q together, less one: Walsh functions (Hadamard and Haar) and transforms of two
+ *   dimensions. In this rule zeros at the ends may be part of the matrix.
  *
  * Rows whose values all have the same absolute value are public as well if eight of them are
  * orthogonal: rows of a Hadamard matrix, with its columns in any order.
@@ -30,9 +30,9 @@
  *
  * The tensor is public in three cases: two rows of 8 values or more are simple (or its only row
  * is); at least 3 rows, and half of the rows that are not 0, are simple; at least 3 columns of 8
- * values or more, and half of the columns that are not 0, are simple, because the factors may
- * belong to the columns. A worker that has the outputs of a public tensor knows which sums of the
- * record they are.
+ * values or more, and half of the columns that are not 0, are simple, because each column may have
+ * been multiplied by a factor. A worker that has the outputs of a public tensor knows which sums of
+ * the record they are.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -45,15 +45,15 @@ enum {
   /* fewest values of a long row; a long row is hardly ever simple by chance, so a few such rows
    * (MIN_SIMPLE_LONG_ROWS, or MIN_SIMPLE_ROWS columns) make a tensor public */
   MIN_LONG_ROW_VALUES = 8,
-  MIN_ROW_VALUES = 4, /* fewest values of a row that is counted; every shorter row is simple */
+  MIN_ROW_VALUES = 4, /* fewest values of a row that is examined; every shorter row is simple */
   MIN_SIMPLE_LONG_ROWS = 2, /* simple long rows that make a tensor public */
   MIN_SIGN_ROWS = 8,        /* orthogonal rows of one absolute value that make a tensor public */
-  /* fewest simple rows, or long simple columns, that make a tensor public if they are half of
-   * all */
+  /* fewest simple rows, or long simple columns, that make a tensor public if at least half of all
+   * rows, or columns, are simple */
   MIN_SIMPLE_ROWS = 3
 };
-/* largest distance between a row and the row that follows from its few numbers, as a share of the
- * row's norm; SHORT_ROW_TOLERANCE: for rows of fewer than MIN_LONG_ROW_VALUES values */
+/* A row counts as simple if its distance to the row that a few numbers give is at most this share
+ * of the row's norm. SHORT_ROW_TOLERANCE: for rows of fewer than MIN_LONG_ROW_VALUES values. */
 static const double LONG_ROW_TOLERANCE = 0.05, SHORT_ROW_TOLERANCE = 0.005;
 
 /* ---- how few numbers a row needs ------------------------------------------------------------- */
@@ -183,11 +183,11 @@ typedef struct row_counts {
 } row_counts;
 
 struct clv_public_row_test {
-  size_t rows, columns; /* rows and columns of the tensor */
-  size_t at;            /* number of values added so far */
-  float *row;           /* values of the current row, [MAX_ROW_VALUES] */
-  float *column_values; /* values of the first columns, [MAX_COLUMNS][MAX_ROW_VALUES] */
-  float *scratch;       /* [2 * MAX_ROW_VALUES] scratch of count_free_numbers */
+  size_t n_rows, n_columns; /* numbers of rows and of columns of the tensor */
+  size_t at;                /* number of values added so far */
+  float *row;               /* values of the current row, [MAX_ROW_VALUES] */
+  float *column_values;     /* values of the first columns, [MAX_COLUMNS][MAX_ROW_VALUES] */
+  float *scratch;           /* [2 * MAX_ROW_VALUES] scratch of count_free_numbers */
   row_counts row_stats, column_stats;
   /* [MIN_SIGN_ROWS][MAX_ROW_VALUES] signs of the first rows whose values have the same absolute
    * value */
@@ -204,11 +204,11 @@ void clv_public_row_test_freep(clv_public_row_test **t) {
   free(*t);
 }
 
-clv_code clv_public_row_test_new(size_t rows, size_t columns, clv_public_row_test **ret,
+clv_code clv_public_row_test_new(size_t n_rows, size_t n_columns, clv_public_row_test **ret,
                                  clv_err *err) {
   CLV_AUTO(clv_public_row_test_freep) clv_public_row_test *t = NULL;
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
-  *t = (clv_public_row_test){.rows = rows, .columns = columns};
+  *t = (clv_public_row_test){.n_rows = n_rows, .n_columns = n_columns};
   CLV_TRY(clv_alloc(MAX_ROW_VALUES, sizeof *t->row, &t->row, err));
   CLV_TRY(clv_alloc((size_t)MAX_COLUMNS * MAX_ROW_VALUES, sizeof *t->column_values,
                     &t->column_values, err));
@@ -264,13 +264,13 @@ static void add_row_to_counts(row_counts *t, const float *v, size_t n, float *sc
 }
 
 void clv_public_row_test_add(clv_public_row_test *t, const float *values, size_t n) {
-  const size_t length = CLV_MIN(t->columns, (size_t)MAX_ROW_VALUES);
+  const size_t length = CLV_MIN(t->n_columns, (size_t)MAX_ROW_VALUES);
   for (size_t i = 0; i < n; i++, t->at++) {
-    size_t row = t->at / t->columns, column = t->at % t->columns;
+    size_t row = t->at / t->n_columns, column = t->at % t->n_columns;
     if (column < MAX_ROW_VALUES) t->row[column] = values[i];
     if (column < MAX_COLUMNS && row < MAX_ROW_VALUES)
       t->column_values[column * MAX_ROW_VALUES + row] = values[i];
-    if (column + 1 < t->columns || t->columns < MIN_ROW_VALUES) continue;
+    if (column + 1 < t->n_columns || t->n_columns < MIN_ROW_VALUES) continue;
     add_row_to_counts(&t->row_stats, t->row, length, t->scratch);
     store_sign_row(t, length);
   }
@@ -279,11 +279,11 @@ void clv_public_row_test_add(clv_public_row_test *t, const float *values, size_t
 bool clv_public_row_test_is_public(clv_public_row_test *t) {
   const row_counts *r = &t->row_stats, *c = &t->column_stats;
   t->column_stats = (row_counts){0};
-  for (size_t k = 0; k < CLV_MIN(t->columns, (size_t)MAX_COLUMNS); k++)
+  for (size_t k = 0; k < CLV_MIN(t->n_columns, (size_t)MAX_COLUMNS); k++)
     add_row_to_counts(&t->column_stats, t->column_values + k * MAX_ROW_VALUES,
-                      CLV_MIN(t->rows, (size_t)MAX_ROW_VALUES), t->scratch);
+                      CLV_MIN(t->n_rows, (size_t)MAX_ROW_VALUES), t->scratch);
   return (r->n_rows && r->n_long_simple >= CLV_MIN(r->n_rows, (size_t)MIN_SIMPLE_LONG_ROWS)) ||
          (r->n_simple >= MIN_SIMPLE_ROWS && 2 * r->n_simple >= r->n_rows) ||
          (c->n_long_simple >= MIN_SIMPLE_ROWS && 2 * c->n_long_simple >= c->n_rows) ||
-         are_sign_rows_orthogonal(t, CLV_MIN(t->columns, (size_t)MAX_ROW_VALUES));
+         are_sign_rows_orthogonal(t, CLV_MIN(t->n_columns, (size_t)MAX_ROW_VALUES));
 }

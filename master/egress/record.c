@@ -41,11 +41,12 @@ struct clv_egress_flow {
   clv_egress_key key;
   bool has_one_tensor; /* the flow sends one tensor, so no further allowance is requested for it */
   uint64_t balance; /* bytes that allowances on the disk cover and that were not yet sent; atomic */
-  /* balance below which the next allowance is requested; 0: no request; atomic */
+  /* if the balance falls below this number, a charge wakes the record's thread to write the next
+   * allowance; 0: never; atomic */
   uint64_t refill_threshold;
   uint64_t n_tensors;   /* number of tensors that were charged to the flow; atomic */
   uint64_t step_bytes;  /* bytes that the flow sends in a step; atomic */
-  bool needs_allowance; /* the next write_ahead must write an allowance; atomic */
+  bool needs_allowance; /* the flow needs an allowance in the next clv_egress_write_ahead; atomic */
   /* The fields below are under the record's lock. */
   uint64_t awaited_bytes;   /* bytes that a blocked clv_egress_charge waits for; 0: none waits */
   uint64_t unwritten_bytes; /* bytes of an allowance whose line is not on the disk yet; 0: none */
@@ -87,8 +88,8 @@ static clv_code lock_file(const clv_egress_record *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Fails if the file was removed: lines could still be written to it, but no reader would find these
- * lines. */
+/* Fails if the file was removed, because no reader would find lines that are still written to the
+ * removed file. */
 static clv_code check_not_removed(const clv_egress_record *r, clv_err *err) {
   struct stat st;
   if (fstat(r->fd, &st) != 0)
@@ -312,7 +313,7 @@ clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- making flows ---------------------------------------------------------------------------- */
+/* ---- making flows, the balances of rows ------------------------------------------------------ */
 
 clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *key, bool has_one_tensor,
                              clv_egress_flow **ret, clv_err *err) {

@@ -16,7 +16,8 @@ typedef enum line_field_kind { WHOLE_NUMBER, TEXT, FLAG, SHAPE, EGRESS_KIND } li
 typedef struct line_field {
   const char *key;
   line_field_kind kind;
-  size_t offset, size; /* offset in clv_egress_line; size: bytes of a TEXT with its NUL */
+  /* offset: place of the field in clv_egress_line; size: bytes of a TEXT with its NUL */
+  size_t offset, size;
   bool is_optional; /* a TEXT that older records lack; the formatter omits the field if it is "" */
 } line_field;
 
@@ -97,7 +98,7 @@ const char *clv_egress_kind_name(clv_egress_kind kind) {
   return (unsigned)kind < CLV_EGRESS_KINDS ? kind_names[kind] : "";
 }
 
-/* ---- formatting a line ----------------------------------------------------------------------- */
+/* ---- formatting a line of the record --------------------------------------------------------- */
 
 static void put_text(clv_bytes *out, const char *text, size_t size) {
   char clean_text[CLV_EGRESS_MAX_TEXT + 1];
@@ -141,7 +142,7 @@ void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out) {
   clv_bytes_puts(out, "}\n");
 }
 
-/* ---- parsing a line -------------------------------------------------------------------------- */
+/* ---- parsing a line of the record ------------------------------------------------------------ */
 
 /* The part of a line that is not yet parsed. */
 typedef struct cursor {

@@ -82,7 +82,7 @@ static clv_egress_attempt *find_attempt(const record_reader *r, const clv_egress
   return &r->summary.attempts[l->attempt - 1];
 }
 
-/* ---- adding one line to the sums ------------------------------------------------------------- */
+/* ---- adding one line of the record to the sums ----------------------------------------------- */
 
 static clv_code add_attempt(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_summary *b = &r->summary;
@@ -107,7 +107,7 @@ static clv_code find_row(record_reader *r, const clv_egress_line *l, size_t *ret
       return CLV_OK;
   CLV_TRY(reserve_element(&b->rows, b->n_rows, &r->cap_rows, sizeof *b->rows, err));
   b->rows[b->n_rows] = (clv_egress_row_sum){.attempt = attempt, .key = l->allowance.key};
-  memcpy(b->rows[b->n_rows++].first, l->at, sizeof l->at);
+  memcpy(b->rows[b->n_rows++].first_time, l->at, sizeof l->at);
   return CLV_OK;
 }
 
@@ -129,7 +129,7 @@ static clv_code add_allowance(record_reader *r, const clv_egress_line *l, clv_er
     a->unsettled_bytes += l->allowance.bytes;
     a->bytes += l->allowance.bytes;
   }
-  memcpy(row->last, l->at, sizeof l->at);
+  memcpy(row->last_time, l->at, sizeof l->at);
   r->open_allowances[r->n_open_allowances++] =
       (open_allowance_sum){l->attempt, l->allowance.id, l->allowance.bytes, at};
   a->last_id = l->allowance.id;
@@ -163,7 +163,7 @@ static clv_code settle_allowance(record_reader *r, const clv_egress_line *l, clv
   CLV_TRY(add_bytes_checked(&row->n_tensors, l->settlement.n_tensors, err));
   CLV_TRY(add_bytes_checked(&row->settled_bytes, l->settlement.bytes, err));
   row->unsettled_bytes -= o.bytes;
-  memcpy(row->last, l->at, sizeof l->at);
+  memcpy(row->last_time, l->at, sizeof l->at);
   a->n_open_allowances--;
   if (!is_from_master(row)) return CLV_OK;
   a->unsettled_bytes -= o.bytes;
@@ -216,7 +216,7 @@ static clv_code handle_line(void *user, const char *text, size_t len, clv_err *e
   return event_handlers[l.event](r, &l, err);
 }
 
-/* ---- reading all lines ----------------------------------------------------------------------- */
+/* ---- reading all lines of a record ----------------------------------------------------------- */
 
 /* Returns true for a truncated line: it has no newline, or it has a NUL, because after a crash of
  * the machine a file may have its new length but not yet its bytes. */

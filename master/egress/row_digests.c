@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Computes digests of the rows and columns of a tensor for the ledger. A layer of the master may
- * have rows that a worker has received, beside new ones, in another order, or each times a factor
- * of its own, also a negative one. The digests of such rows still agree.
+ * have rows that a worker has received. The rows may be in another order, beside new rows, and each
+ * row may be multiplied by another factor, even a negative one. The digests of such rows are still
+ * those of the rows that the worker has.
  *
  * clv_weights_sample_add hands all values to clv_row_digests_add. For each row that function keeps
  * 16 sums: the sums of its values times fixed random factors. Of a row with more than 256 values it
@@ -16,8 +17,8 @@
  * follows from the digests, so a copy of the rows in another tensor keeps the same digests. A row
  * with fewer than four values that are not 0, or in which few values are much larger than the
  * others, has no digest. Different rows with 4 to 7 values that are not 0 may have the same digest
- * by chance, so four such digests must agree. The last byte of a digest says whether its row is
- * such a row.
+ * by chance, so four such digests must agree. The last byte of a digest says whether its row has 4
+ * to 7 such values.
  */
 #include <math.h>
 #include <pthread.h>
@@ -30,8 +31,8 @@ enum {
   N_SUMS = 16,
   MAX_POINTS_PER_LINE = 256, /* most values of a row that its digest is made of */
   MAX_LINES = 1 << 17,       /* most rows, and most columns, that have digests */
-  /* fewest values that are not 0 of a row whose digest alone proves a match; of rows with fewer,
-   * four digests must agree */
+  /* fewest values that are not 0 of a row whose digest alone proves a match; for rows with fewer
+   * values that are not 0, four digests must agree */
   MIN_LONG_LINE_VALUES = 8,
   MIN_NONZERO_VALUES = 4 /* fewest values that are not 0 of a row with a digest */
 };
@@ -85,8 +86,8 @@ static size_t count_points(const axis *a) {
   return CLV_MIN(a->length, (size_t)MAX_POINTS_PER_LINE);
 }
 
-/* Returns the index in a line of point i: the i-th of the values that the line's digest is made
- * of. */
+/* Returns the index in a line of point i. The points are the values of a line of which its digest
+ * is made. */
 static size_t point_index(const axis *a, size_t i) {
   return a->length <= MAX_POINTS_PER_LINE ? i : i * a->length / MAX_POINTS_PER_LINE;
 }

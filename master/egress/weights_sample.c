@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes digests, which name the values of a tensor in the ledger. A sample has at most 4,096
- * values from all over the tensor, so that the digest of weights of any size takes about the same
- * time. The values are rounded to bf16, so that a copy in bf16 has the same digest. Two tensors of
- * the same shape with equal samples count as the same tensor, so at worst the ledger reports a
- * worker that does not know the tensor.
+ * Computes digests, by which the ledger recognises the values of a tensor. A sample has at most
+ * 4,096 values from all over the tensor, so that the digest of weights of any size takes about the
+ * same time. The values are rounded to bf16, so that a copy in bf16 has the same digest. Two
+ * tensors of the same shape with equal samples count as the same tensor, so at worst the ledger
+ * reports a worker that does not know the tensor.
  *
- * Moments (clv_weights_moments) name values whatever their order and unit: values times a factor,
- * or rounded to bf16, have the same moments. The moments of a sample are means of cosines and sines
- * of its values. Cosines and sines are bounded, so rounding changes the means little. A tensor with
+ * Moments (clv_weights_moments) recognise values in any order and unit: values times a factor, or
+ * rounded to bf16, have the same moments. The moments of a sample are means of cosines and sines of
+ * its values. Cosines and sines are bounded, so rounding changes the means little. A tensor with
  * more values than a sample also has moments of all values, which do not change if the tensor is
- * transposed or its rows are reordered. The moments of a tensor with at most 4,096 values do not
- * change then either. The moments of all values are made of the sums
+ * transposed or its rows are reordered. A tensor with at most 4,096 values is its own sample, so
+ * its moments do not change then, either. The moments of all values are made of the sums
  *
  *   z_k = sum of |v|^(i * k * w)   and   s_k = sum of sign(v) * |v|^(i * k * w),   k = 1, 2, 3,
  *
@@ -20,8 +20,9 @@
  *
  * The means are rounded down to cells. The width of a cell is a third of the deviation that such a
  * mean has between two random draws of weights. With eight means, about one pair of draws in 10^7
- * has the same cells. Rounding values twice makes sums smaller, by up to 3 * 10^-5 of the count. So
- * cells are at least 10^-4 of the count, and above 4 million values more pairs have the same cells.
+ * has the same cells. Rounding values twice makes a sum smaller, by up to 3 * 10^-5 times the
+ * number of values. So a cell is at least 10^-4 times the number of values wide. Above 4 million
+ * values this makes cells wider, and more pairs of draws have the same cells.
  */
 #include <math.h>
 #include <pthread.h>
@@ -144,10 +145,10 @@ clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
 /* ---- moments of the sample ------------------------------------------------------------------- */
 
 enum { MIN_SAMPLED_VALUES = 16 };
-/* LOWEST_FREQUENCY: lowest of the four frequencies of cosines and sines, of values with mean square
- * 1. MEAN_CELL_SIZE: width of the cells to which moments are rounded down, to be multiplied by the
- * square root of the number of values. NEAR_CELL_SHARE: a moment that is less than this share of a
- * cell away from a neighbouring cell may count in that cell. */
+/* LOWEST_FREQUENCY: lowest of the four frequencies of the cosines and sines; the values are first
+ * scaled to mean square 1. MEAN_CELL_SIZE: width of the cells to which moments are rounded down, to
+ * be multiplied by the square root of the number of values. NEAR_CELL_SHARE: a moment that is less
+ * than this share of a cell away from a neighbouring cell may count in that cell. */
 static const double LOWEST_FREQUENCY = 1.5, MEAN_CELL_SIZE = 0.2, NEAR_CELL_SHARE = 0.2;
 /* least width of the cells for the moments of all values, divided by the number of values */
 static const double MIN_MEAN_CELL_SIZE = 1e-4;

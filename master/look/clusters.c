@@ -29,7 +29,7 @@ typedef struct cluster_set {
   /* [n_clusters][values_per_row] cluster centers of norm 1; zeros: the cluster is empty */
   float *centers;
   float *similarities; /* [n_fit] similarity of each gradient to the most similar center */
-  float *candidate_similarities; /* [n_fit] what `similarities` becomes with one more center */
+  float *candidate_similarities; /* [n_fit] `similarities` if there were one more center */
   uint16_t *cluster_indexes;     /* [n] cluster index of each gradient; UINT16_MAX: none */
   uint16_t *class_numbers;       /* [n] class number of each gradient's label */
   uint32_t n_random_draws;       /* number of random numbers drawn so far */
@@ -100,7 +100,7 @@ static size_t draw_gradient_index(cluster_set *s) {
   return ret;
 }
 
-/* Computes the similarity of each gradient to its most similar center, as if row `center_row` were
+/* Computes the similarity of each gradient to the most similar center, as if row `center_row` were
  * a center as well. Returns the sum of these similarities. */
 static double sum_similarities_with_center(cluster_set *s, size_t center_row, float *similarities) {
   double sum = 0;

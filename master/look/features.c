@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads features (clv_look_read_features), as one attack of the look, which measures before a run
- * what sent tensors show. Measures whether a value that a worker receives is one feature of the
- * record, only scaled. A sum of many features can be close to a single one, depending on the sizes
- * of features and factors, which the analysis of the graph (master/reach) does not see.
+ * what sent tensors show. The attack measures whether a value that a worker receives is one feature
+ * of the record, only scaled. A sum of many features can be close to a single one, depending on the
+ * sizes of features and factors, which the analysis of the graph (master/reach) does not see.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -24,14 +24,14 @@ enum {
   /* number of records of the tested half from which on correlations count in full */
   MIN_RECORDS_WITHOUT_REDUCTION = 32,
 };
-/* Limits of the correlation that random sums have by chance. Up to MAX_IGNORED_CHANCE_CORRELATION
- * it is not subtracted from a figure (the share that an attack has read). Above
- * MAX_USABLE_CHANCE_CORRELATION the figures of single values do not count. From the figure of most
- * values at most CHANCE_CORRELATION_CAP is subtracted. */
+/* Limits of the correlation that random sums have by chance. This correlation is subtracted from a
+ * figure (the share that an attack has read) if it is above MAX_IGNORED_CHANCE_CORRELATION. If it
+ * is above MAX_USABLE_CHANCE_CORRELATION, the figures of single values do not count. From the
+ * median over all values at most CHANCE_CORRELATION_CAP is subtracted. */
 static const double MAX_IGNORED_CHANCE_CORRELATION = .7;
 static const double MAX_USABLE_CHANCE_CORRELATION = .98, CHANCE_CORRELATION_CAP = .95;
 /* Least factor of a feature in random sums, relative to the largest feature. One-hot columns beside
- * standardized columns are about this small; a sum hides smaller features. */
+ * standardized columns are about this small. Smaller features cannot be read from a sum. */
 static const float MIN_RELATIVE_FEATURE_SIZE = .25f;
 
 /* List of columns. A column has the values of one feature, or of one sent value, for all records.
@@ -257,8 +257,8 @@ static reading_figures compute_figures(const feature_reading *r, const column_li
 }
 
 /* Lowers a correlation r of fewer than MIN_RECORDS_WITHOUT_REDUCTION records, because it may be due
- * to chance. Subtracts from atanh(r) two standard deviations for n records, less the two for
- * MIN_RECORDS_WITHOUT_REDUCTION records. */
+ * to chance. Subtracts from atanh(r), whose standard deviation is 1 / sqrt(n - 3), two standard
+ * deviations for n records less two for MIN_RECORDS_WITHOUT_REDUCTION records. */
 static double subtract_chance_correlation(double r, size_t n) {
   if (n >= MIN_RECORDS_WITHOUT_REDUCTION) return r;
   double reduction = 2 / sqrt((double)n - 3) - 2 / sqrt(MIN_RECORDS_WITHOUT_REDUCTION - 3);
@@ -278,7 +278,7 @@ static void keep_better_figure(double figure, const char *by, clv_look_reading *
 clv_code clv_look_read_features(const clv_look_features *f, clv_look_split split,
                                 clv_look_reading *ret, clv_err *err) {
   CLV_AUTO(feature_reading_done) feature_reading r = {.f = f, .split = split};
-  /* its list `values` has the random sums; other members are not used */
+  /* only the member `values` is used; it has the random sums */
   CLV_AUTO(feature_reading_done) feature_reading chance_reading = {0};
   size_t n_tested = split.n - split.n_fit;
   *ret = (clv_look_reading){.by = ""};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads labels (clv_look_read_labels), as one attack of the look, which measures before a run what
- * sent tensors show: groups the gradients by properties that any observer sees, and answers each
- * group with one class.
+ * sent tensors show: groups the gradients by properties that any observer sees, and guesses one
+ * class for all labels of a group.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -89,8 +89,9 @@ typedef struct clv_look_tokens {
 
 /* Reads tokens: the answer for a vector is the token of the nearest vector of the first half. The
  * figure is (hits - base) / (1 - base): hits is the share of right answers, base the share of the
- * commonest token. Only places whose token occurs in the first half count. If the best single place
- * has a larger figure, less two standard deviations of chance, that is the result. */
+ * commonest token. Only places whose token occurs in the first half count. The result is the figure
+ * of all places together or, if it is larger, the figure of the best single place less two standard
+ * deviations of chance. */
 clv_code clv_look_read_tokens(const clv_look_view *views, size_t n_views,
                               const clv_look_tokens *tokens, clv_look_split split,
                               clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
@@ -99,7 +100,8 @@ clv_code clv_look_read_tokens(const clv_look_view *views, size_t n_views,
  * the others. */
 typedef struct clv_look_gradients {
   const float *values;
-  /* [n_columns][n] label of each gradient; negative: it has none and is not counted */
+  /* [n_columns][n] label of each gradient; negative: the gradient has no label and is not
+   * counted */
   const int64_t *labels;
   /* n: number of gradients; n_fit: number of those that attacks learn from; width: number of values
    * in a gradient */

@@ -7,9 +7,10 @@
 
 #include "master/look/look.h"
 
-/* Returns (hits - base) / (1 - base) in 0..1; 0 if base is 1. hits: share of right answers; base:
- * share of right answers by guessing. */
-double look_compute_skill_score(double hits, double base);
+/* Returns how much better than guessing the answers are, from 0 (no better) to 1 (all are right):
+ * (hit_share - base_share) / (1 - base_share), or 0 if base_share is 1. hit_share: share of right
+ * answers; base_share: share of right answers by guessing. */
+double look_compute_skill_score(double hit_share, double base_share);
 
 /* Returns the value of a view at a record, place and channel. */
 static inline float look_value(const clv_look_view *v, size_t record, size_t place,

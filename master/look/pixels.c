@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads pictures (clv_look_read_pixels), as one attack of the look, which measures before a run
- * what sent tensors show. Measures whether a channel that a worker receives is the picture of the
- * record, only smaller. The mean record is subtracted first; otherwise any channel would resemble
- * any record.
+ * what sent tensors show. The attack measures whether a channel that a worker receives is the
+ * picture of the record, only smaller. The mean record is subtracted first; otherwise any channel
+ * would resemble any record.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads tokens (clv_look_read_tokens), as one attack of the look, which measures before a run what
- * sent tensors show. Someone who knows the tokens of some records can answer with the tokens of the
- * nearest known vector. The best view of the values, and the best way to compare vectors, are
- * chosen within the first half.
+ * sent tensors show. Someone who knows the tokens of some records can guess the token of a vector:
+ * the token of the nearest vector whose token is known. The best view of the values, and the best
+ * way to compare vectors, are chosen within the first half.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -89,7 +89,7 @@ static clv_code dictionary_new(const clv_look_view *v, const clv_look_tokens *to
   return clv_alloc(tokens->n_tokens + 1, sizeof *d->n_queried_tokens, &d->n_queried_tokens, err);
 }
 
-/* ---- vectors of the places ------------------------------------------------------------------- */
+/* ---- vectors that a tensor has at the places of a record ------------------------------------- */
 
 static float *get_vector(const dictionary *d, token_place at) {
   return d->vectors + (at.record * d->n_places + at.place) * d->vector_width;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes the views of a tensor. Layers may have moved the places of a record to any dimension.
+ * Makes the views of a tensor: the ways in which attacks read the tensor as a grid or sequence.
+ * Layers may have moved the places of a record to any dimension, so there are several views.
  */
 #include <string.h>
 
@@ -68,8 +69,8 @@ static bool find_grid(size_t n_places, const clv_look_view *records, size_t *ret
 }
 
 /* Adds the views of `n_places` places in a row, `place_stride` values apart. The first place may be
- * a class token instead of a place of the record. If the places make no grid, they may be the
- * columns or the rows of the records. */
+ * a class token instead of a place of the record. If the places make no grid, the views take the
+ * places for the columns, and for the rows, of the records. */
 static void add_grid_views(view_list *v, const clv_look_view *records, size_t n_places,
                            size_t place_stride, size_t n_channels, size_t channel_stride) {
   size_t n_rows, n_columns, n = v->n;

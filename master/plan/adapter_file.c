@@ -20,8 +20,8 @@ typedef struct adapter_file {
   int name_family;
 } adapter_file;
 
-/* Returns the name that a parameter has in the file; the session's name if the file has neither of
- * the two names. */
+/* Returns the name of a parameter in the file: the name that peft gives the family's parameter, or
+ * else the name in the session. */
 static const char *get_name_in_file(const adapter_file *a, const char *param, prefixed_name ret) {
   char peft_name[CLV_PEFT_PARAM];
   snprintf(ret, sizeof(prefixed_name), CLV_PEFT_PREFIX "%s",
@@ -31,9 +31,9 @@ static const char *get_name_in_file(const adapter_file *a, const char *param, pr
   return ret;
 }
 
-/* True if a stage loads the parameter from the folder: its own adapters always, and its other
- * learning parameters if the folder has them (*is_optional). A frozen parameter is not loaded,
- * because an export would leave it out. */
+/* True if a stage loads the parameter from the folder: always the stage's own adapters, and other
+ * learning parameters of the stage if the folder has them (*is_optional). A frozen parameter is not
+ * loaded, because an export would leave it out. */
 static bool is_loaded_from_folder(const clv_stage_spec *s, const clv_param *p, bool *is_optional) {
   bool is_adapter = clv_name_is_of_adapter(p->name);
   *is_optional = !is_adapter;
@@ -85,7 +85,7 @@ static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapt
   return CLV_OK;
 }
 
-/* ---- tensors of a stage in the file ---------------------------------------------------------- */
+/* ---- finding the tensors of a stage in an adapter file --------------------------------------- */
 
 static clv_code refuse_tensor(const char *param, clv_err *err) {
   if (clv_name_is_of_adapter(param))
@@ -128,7 +128,7 @@ static clv_code find_adapter_tensors(const clv_blueprint *b, uint32_t stage, con
   return CLV_OK;
 }
 
-/* Refuses the file if it has an adapter for a layer to which the session adds none. */
+/* Refuses the file if it has an adapter for a layer to which the session adds no adapter. */
 static clv_code check_layer_has_adapter(const clv_blueprint *b, uint32_t stage,
                                         const adapter_file *a, const char *weight, clv_err *err) {
   static const char weight_suffix[] = ".weight", matrix_a_suffix[] = ".lora_A.weight";

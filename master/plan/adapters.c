@@ -72,12 +72,12 @@ static clv_code fail_unknown_module(const clv_blueprint *b, uint32_t stage, cons
     bool is_listed = g->nodes[i].op != CLV_OP_INPUT && !clv_name_is_of_adapter(g->nodes[i].name);
     if (is_listed) names[n++] = last_dot ? last_dot + 1 : g->nodes[i].name;
   }
-  const char *similar = clv_did_you_mean(path, names, n);
+  const char *similar_name = clv_did_you_mean(path, names, n);
   return clv_session_fail_at(b->config, spec->lora.train_pos, err,
                              "stage '%s': lora.train: nothing with parameters is called "
                              "'%s'%s%s%s (`cleave-master plan` lists the names)",
-                             spec->name, path, similar ? ", did you mean '" : "",
-                             similar ? similar : "", similar ? "'?" : "");
+                             spec->name, path, similar_name ? ", did you mean '" : "",
+                             similar_name ? similar_name : "", similar_name ? "'?" : "");
 }
 
 clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) {

@@ -18,8 +18,8 @@ static const char *get_loss_op_name(const clv_session_config *c) {
   return clv_loss_name(c->loss.kind);
 }
 
-static clv_model_inputs make_batch_inputs(const clv_model_inputs *sample, int64_t n) {
-  clv_model_inputs ret = *sample;
+static clv_model_inputs make_batch_inputs(const clv_model_inputs *record_inputs, int64_t n) {
+  clv_model_inputs ret = *record_inputs;
   for (size_t i = 0; i < ret.n; i++)
     if (ret.inputs[i].shape.rank > 0) ret.inputs[i].shape.dim[0] = n;
   return ret;
@@ -46,7 +46,7 @@ void clv_blueprint_freep(clv_blueprint **b) {
   *b = NULL;
 }
 
-/* ---- making the stages ----------------------------------------------------------------------- */
+/* ---- making the stages of a blueprint -------------------------------------------------------- */
 
 static clv_code mark_frozen_params(const clv_session_config *c, const clv_stage_spec *spec,
                                    clv_stage_plan *s, bool *is_glob_used) {
@@ -103,7 +103,7 @@ static void find_model_inputs(const clv_blueprint *b, bool is_behind_cut, clv_st
         s->model_inputs[s->n_model_inputs++] = k;
 }
 
-/* Makes the graph of packed sequences, which is then cut into stages. */
+/* Makes the graph of the full model for packed sequences. The caller cuts it into stages. */
 static clv_code make_packed_graph(clv_blueprint *b, clv_graph **ret, clv_err *err) {
   const clv_session_config *c = b->config;
   clv_err reason;
@@ -180,7 +180,8 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s: %s", get_loss_op_name(c),
                                reason.text);
   s->graph->nodes[0].max_positions = s->graph->nodes[1].max_positions = out->max_positions;
-  /* the labels of several targets are f32: the trainer converts those that are classes to i64 */
+  /* with several targets the data have f32 labels; the trainer converts labels that are classes to
+   * i64 */
   clv_dtype loss_dtype = c->loss.n_targets ? CLV_F32 : s->graph->nodes[1].dtype;
   if (loss_dtype != label_dtype)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s needs %s labels, the data have %s",
@@ -196,8 +197,8 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
 /* ---- making the egress table ----------------------------------------------------------------- */
 
 /* Returns the findings of a row of the egress table: the ways in which a worker can read records or
- * labels from its tensor. A row of the loss's labels has the finding LABELS; a row of its
- * predictions has the findings of an activation. */
+ * labels from its tensor. Labels that are sent to the loss have the finding LABELS; predictions
+ * that are sent to the loss have the findings of an activation. */
 static clv_findings get_row_findings(const clv_blueprint *b, clv_egress_kind kind, uint32_t stage,
                                      uint32_t input) {
   if (kind == CLV_EGRESS_LABELS) return CLV_FINDING_LABELS;
@@ -207,8 +208,8 @@ static clv_findings get_row_findings(const clv_blueprint *b, clv_egress_kind kin
   return kind == CLV_EGRESS_GRADIENT ? b->stages[stage].gradient_findings : CLV_FINDING_MIXED;
 }
 
-/* Returns the number of hiding layers, layers that mix by secret weights, before the tensor of a
- * row. Records and labels themselves have no layer before them. */
+/* Returns the number of hiding layers (layers that mix by secret weights) between the records or
+ * labels and the tensor of a row; 0 for records and labels themselves. */
 static uint32_t count_hiding_layers_before(const clv_blueprint *b, const clv_egress_row *r) {
   if (r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS)
     return r->findings ? 0 : CLV_POLICY_NO_PATH;
@@ -252,8 +253,8 @@ static const clv_node *get_output_node(const clv_stage_plan *s) {
   return &s->graph->nodes[s->graph->output_node];
 }
 
-/* True if stage i sends its output to the next stage, and receives the gradient of the output,
- * through the master's process. */
+/* True if the master's process passes the output of stage i to the next stage, and passes the
+ * gradient of the output back. */
 static bool is_sent_via_master(const clv_blueprint *b, uint32_t i) {
   int from = b->stages[i].planned_worker, to = b->stages[i + 1].planned_worker;
   return from < 0 || to < 0 || (from != to && !b->stages[i].sends_directly);
@@ -327,8 +328,8 @@ size_t clv_blueprint_moment_count(const clv_blueprint *b) {
   return (size_t)clv_optim_count_moments(clv_optim_moment_mask(&o));
 }
 
-/* Bytes of the optimiser's state as cleave_state_list_of lists it: each moment of learning
- * parameters, and the number of steps. */
+/* Returns the bytes of the optimiser's state of stage i as cleave_state_list_of lists it: the
+ * moments of the learning parameters, and the number of steps. */
 static uint64_t count_optimizer_bytes(const clv_blueprint *b, uint32_t i) {
   const clv_params *params = b->stages[i].params;
   size_t n_moments = clv_blueprint_moment_count(b);
@@ -354,8 +355,8 @@ static void add_state_rows(clv_blueprint *b, uint32_t i) {
   b->egress[b->n_egress - 1].bytes_per_step = bytes;
 }
 
-/* Adds each row of a worker again for each of its spares: workers that take its place when it is
- * lost, and then get the same tensors. */
+/* Adds a copy of each row for each spare of the row's worker. A spare takes the place of a lost
+ * worker and then gets the same tensors. */
 static void add_spare_rows(clv_blueprint *b) {
   const clv_session_config *c = b->config;
   size_t n = b->n_egress;
@@ -493,9 +494,9 @@ clv_code clv_blueprint_new_of_inputs(const clv_session_config *config,
   return CLV_OK;
 }
 
-clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sample,
+clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sample_shape,
                            clv_dtype label_dtype, clv_blueprint **ret, clv_err *err) {
-  const clv_model_inputs inputs = clv_model_describe_input(config, sample);
+  const clv_model_inputs inputs = clv_model_describe_input(config, sample_shape);
   return clv_blueprint_new_of_inputs(config, &inputs, label_dtype, ret, err);
 }
 
@@ -521,7 +522,7 @@ uint32_t clv_blueprint_list_cut_values(const clv_blueprint *b, uint32_t stage,
   return (uint32_t)n;
 }
 
-/* Appends a line for each value that crosses a cut, if several values cross it together. */
+/* Appends a line for each value that crosses a cut, if several values cross the cut together. */
 static void append_crossing_values(const clv_blueprint *b, const clv_egress_row *r,
                                    clv_bytes *out) {
   const clv_node *values[CLV_MAX_NODES];
@@ -549,7 +550,9 @@ void clv_blueprint_append_egress_text(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     if (r->kind == CLV_EGRESS_STATE)
-      continue; /* the line of the stage's weights stands for its optimiser state, too */
+      /* has no line of its own: the line of the stage's weights covers the optimiser's state,
+       * too */
+      continue;
     const clv_remote_spec *w = &b->config->workers[r->worker];
     const char *findings_text =
         r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS

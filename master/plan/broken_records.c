@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reports records that cannot be read: clv_plan_refuse_broken_records prints their list and fails,
- * clv_plan_note_broken_records adds their number to notes.
+ * Reports records that cannot be read: clv_plan_refuse_broken_records prints a list of these
+ * records and fails, clv_plan_note_broken_records adds the number of these records to notes.
  */
 #include <string.h>
 
@@ -11,7 +11,7 @@ static int get_first_line_len(const clv_broken_records *b) {
   return (int)strcspn(b->error_lines.data, "\n");
 }
 
-/* Prints one line for each listed record. */
+/* Prints one line for each record that `b` lists, with the reason why it cannot be read. */
 static void print_broken_records(const clv_broken_records *b) {
   for (const char *at = b->error_lines.data, *line_end; (line_end = strchr(at, '\n'));
        at = line_end + 1)

@@ -21,8 +21,8 @@ static const char *why_output_changes(const clv_blueprint *b) {
   return b->stages[0].n_learning_params ? "it learns: add `freeze: true`" : NULL;
 }
 
-/* Returns why the output of stage 0 cannot be cached: because of the stages' nodes, the form of the
- * output, or the schedule. NULL: none of these excludes a cache. */
+/* Returns why the output of stage 0 cannot be cached: because of the places of the stages, the
+ * shape or findings of the output, or the schedule. NULL: none of these prevents a cache. */
 static const char *why_not_cacheable(const clv_blueprint *b) {
   const clv_node *out = &b->stages[0].graph->nodes[b->stages[0].graph->output_node];
   if (b->stages[0].worker >= 0) return "it is not at the master";

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes how many bytes of checkpoints stay at workers: those of the newest ones, the best one,
- * and the one that is being written. `plan` and `check` print them, and `doctor` compares them with
- * the quota that a worker grants.
+ * Computes how many bytes the checkpoints that stay at workers take: the newest checkpoints, the
+ * best one, and the one that is being written. `plan` and `check` print these bytes, and `doctor`
+ * compares them with the quota that a worker grants.
  */
 #include <string.h>
 
@@ -34,7 +34,7 @@ static uint64_t count_stage_bytes(const clv_blueprint *b, uint32_t stage) {
   return bytes ? bytes + 2 * FILE_HEADER_BYTES : 0;
 }
 
-/* Returns the bytes of the averages of all stages. */
+/* Returns the bytes of the averaged weights (train.ema) of all stages. */
 static uint64_t count_ema_bytes(const clv_blueprint *b) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < b->n_stages; i++)
@@ -76,7 +76,7 @@ uint64_t clv_blueprint_max_kept_bytes(const clv_blueprint *b, int worker) {
   return bytes * clv_blueprint_kept_checkpoint_count(b);
 }
 
-/* Appends the names of the stages at a worker whose state is in checkpoints. */
+/* Appends the names of those stages at a worker that have state in checkpoints. */
 static void append_stage_names(const clv_blueprint *b, int worker, clv_bytes *out) {
   int n = 0;
   for (uint32_t i = 0; i < b->n_stages; i++)

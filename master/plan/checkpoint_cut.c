@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares the cut of a checkpoint with that of a session: where each parameter was
- * (clv_params_find_checkpoint_stages), whether each stage has its own files
+ * Compares the cut of a checkpoint with the cut of a session: which stage of the checkpoint has
+ * each parameter (clv_params_find_checkpoint_stages), whether each stage has its own files
  * (clv_blueprint_compare_cut), and whether files that stayed at workers are at the workers where
  * the session needs them (clv_blueprint_check_kept_files).
  */
@@ -46,7 +46,7 @@ clv_code clv_params_find_checkpoint_stages(const clv_params *p, const clv_checkp
 
 /* True if stage i of the checkpoint had its fixed (frozen) weights in an artifact, a file of its
  * worker, and the stage has the same artifact now. checkpoint_config: session of the checkpoint;
- * NULL: it cannot be read, and counts as the present one. */
+ * NULL: that session cannot be read, and is assumed to equal the present one. */
 static bool had_same_artifact(const clv_session_config *checkpoint_config,
                               const clv_stage_spec *present_spec, uint32_t i) {
   if (!checkpoint_config) return true;
@@ -57,9 +57,9 @@ static bool had_same_artifact(const clv_session_config *checkpoint_config,
          strcmp(checkpoint_sha256, present_spec->weights_sha256) == 0;
 }
 
-/* True if stage i restores the parameter from its own file, or has it in the same artifact of its
- * worker as before. checkpoint_stage: stage whose file has the parameter; checkpoints of version
- * 0.7 have the fixed (frozen) parameters, too. */
+/* True if stage i restores the parameter from the file of stage i, or has the parameter in the same
+ * artifact of its worker as before. checkpoint_stage: stage whose file has the parameter;
+ * checkpoints of release 0.7 also have the fixed (frozen) parameters. */
 static bool is_at_same_stage(const clv_blueprint *b, const clv_session_config *checkpoint_config,
                              uint32_t i, const clv_param *p, uint32_t checkpoint_stage) {
   const clv_stage_spec *spec = &b->config->stages[i];
@@ -84,9 +84,9 @@ clv_code clv_blueprint_compare_cut(const clv_blueprint *b, const clv_checkpoint 
   return CLV_OK;
 }
 
-/* ---- files that stayed at workers ------------------------------------------------------------ */
+/* ---- checking the files of a checkpoint that stayed at workers ------------------------------- */
 
-/* True if `identity` is that of the worker of a stage or of one of its spares. */
+/* True if `identity` is the identity of `worker`, or of one of that worker's spares. */
 static bool is_worker_or_spare(const clv_session_config *c, int worker, const char *identity) {
   if (worker < 0) return false;
   const clv_remote_spec *w = &c->workers[worker];

@@ -17,7 +17,7 @@ typedef struct data_set {
   clv_config_pos key_pos;
 } data_set;
 
-/* Returns the file of input k. */
+/* Returns the file that has input k of the records. */
 static const char *get_records_file(const data_set *s, size_t k) {
   return s->files->items[CLV_MIN(k, s->files->n - 1)];
 }
@@ -50,7 +50,7 @@ static clv_code check_same_shapes(const clv_blueprint *b, const data_set *train,
   return CLV_OK;
 }
 
-/* ---- fit of labels and outputs --------------------------------------------------------------- */
+/* ---- checks that labels fit the outputs of the model ----------------------------------------- */
 
 /* Checks that the last layer outputs one vector of classes for each label, with the classes in its
  * last dimension. */
@@ -111,7 +111,7 @@ const clv_attr_spec *clv_plan_find_labels_attr(const clv_session_config *c) {
 }
 
 /* Refuses a head that has outputs for which the data have no class. If the labels are numbers, the
- * data may lack the highest classes; then note_labels (run_data.c) only prints a note. */
+ * data may lack the highest classes by chance, so note_labels (run_data.c) only prints a note. */
 static clv_code check_head_size(const clv_blueprint *b, const data_set *s, clv_err *err) {
   const clv_attr_spec *a = clv_plan_find_labels_attr(b->config);
   size_t n = clv_dataset_class_count(s->ds), n_numeric_class_names = 0;
@@ -160,7 +160,7 @@ static clv_code check_probabilities(const clv_blueprint *b, const data_set *s, c
                              s->key, first_fault, clv_loss_name(loss_kind));
 }
 
-/* ---- fit of tokens and embeddings ------------------------------------------------------------ */
+/* ---- checks that token numbers fit the rows of embeddings ------------------------------------ */
 
 static bool reads_input(const clv_blueprint *b, const clv_node *node, const char *input) {
   const clv_node *source_node = &b->full_graph->nodes[node->in[0]];
@@ -236,7 +236,7 @@ static clv_code check_embeddings(const clv_blueprint *b, const data_set *s, size
   return CLV_OK;
 }
 
-/* ---- lengths of sequences -------------------------------------------------------------------- */
+/* ---- checks of the lengths of sequences ------------------------------------------------------ */
 
 static int64_t get_sequence_limit(const clv_blueprint *b, const char *input) {
   for (int i = 0; i < b->full_graph->n_nodes; i++)
@@ -269,7 +269,7 @@ static clv_code check_inputs(const clv_blueprint *b, const data_set *s, clv_err 
   return CLV_OK;
 }
 
-/* ---- padding of sequences -------------------------------------------------------------------- */
+/* ---- checks of the padding of sequences ------------------------------------------------------ */
 
 /* Message about a record whose padding does not follow the rule of the model: what is wrong, and
  * what helps. */
@@ -348,7 +348,7 @@ static clv_code check_set(const clv_blueprint *b, const data_set *s, clv_err *er
   return check_padding(b, s, err);
 }
 
-/* ---- sizes of micro-batches that layers can train on ----------------------------------------- */
+/* ---- checks that layers can train on the sizes of micro-batches ------------------------------ */
 
 /* Checks that each layer can train on `n_records` records together. The error names the layer and
  * the reason. */

@@ -25,7 +25,7 @@ static void append_text_frozen_params(const clv_blueprint *b, uint32_t i, clv_by
   }
 }
 
-/* ---- layers of a stage ----------------------------------------------------------------------- */
+/* ---- layers of a stage as text --------------------------------------------------------------- */
 
 static const char *get_name_without_prefix(const clv_blueprint *b, const clv_node *n) {
   size_t len = strlen(b->full_graph->name_prefix);
@@ -132,7 +132,7 @@ static void append_json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out)
     clv_bytes_add_json(out, p->ties[k].param.name);
     clv_bytes_puts(out, ",\"owner_weight\":");
     clv_bytes_add_json(out, weight);
-    /* the key `owner_weight` under the name that releases before 0.9 gave it */
+    /* the same value under the key that releases before 0.9 used */
     clv_bytes_puts(out, ",\"of\":");
     clv_bytes_add_json(out, weight);
     clv_bytes_puts(out, ",\"stage\":");
@@ -142,8 +142,8 @@ static void append_json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out)
   clv_bytes_puts(out, "]");
 }
 
-/* Prints the device. Results are bit-identical only on devices of this kind, and the printed memory
- * is for this kind. */
+/* Prints the device, because results are bit-identical only on devices of the same kind, and
+ * because the printed memory was computed for this kind. */
 static void append_text_device(const char *device, const clv_stage_usage *f, clv_bytes *out) {
   char workspace_text[24];
   if (!f->is_on_device) return;
@@ -237,7 +237,7 @@ static void append_json_policy(const clv_policy *p, clv_bytes *out) {
   clv_bytes_puts(out, "}");
 }
 
-/* Prints a line for each value that crosses a cut, if several values cross it together. */
+/* Prints a line for each value that crosses a cut, if several values cross the cut together. */
 static void append_text_crossing_values(const clv_blueprint *b, const clv_egress_row *r,
                                         clv_bytes *out) {
   const clv_node *crossing_values[CLV_MAX_NODES];
@@ -327,7 +327,7 @@ static void append_json_stage(const clv_blueprint *b, uint32_t i, const clv_stag
                        findings_text));
   append_json_ref_layers("fallback_layers", b->stages[i].graph, f, out);
   append_json_ref_layers("ref_layers", b->stages[i].graph, f,
-                         out); /* repeats the list under its name in releases before 0.9 */
+                         out); /* repeats the list under the key that releases before 0.9 used */
   append_json_ties(b, i, out);
   clv_bytes_puts(out, "}");
 }
@@ -527,7 +527,7 @@ static void append_unused_blas(clv_bytes *out) {
                      (int)(why_unused - blas_name), blas_name);
 }
 
-/* Appends the keys of Hugging Face's files that are skipped unread. */
+/* Appends the keys of Hugging Face's files that the session ignores (model.ignore_keys). */
 static void append_ignored_keys(const clv_session_config *c, bool json, clv_bytes *out) {
   const clv_text_list *ignored_keys = &c->model.ignore_keys;
   if (json) clv_bytes_puts(out, ",\"ignored_keys\":[");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan --schedule: draws the instructions of a step before a run, and their costs.
+ * plan --schedule: draws, before a run, the instructions of a step and what they cost.
  */
 #include <stdio.h>
 

@@ -53,8 +53,8 @@ static void free_ledger_search(ledger_search *r) {
 
 /* Sets known_reasons[k] of the full model's node k to the reason why a worker knows its weights, if
  * the ledger has an entry with the hash `of`, or a worker's stage begins with weights of that hash.
- * prefix, suffix: words before and after the worker's identity in the reason. An earlier reason
- * stays. */
+ * prefix, suffix: words before and after the worker's identity in the reason. If node k has a
+ * reason already, keeps that reason. */
 static clv_code look_up_hash(ledger_search *r, int k, clv_ledger_kind kind, const clv_sha256 *of,
                              const char *prefix, const char *suffix, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -135,16 +135,16 @@ static int compare_hashes(const void *a, const void *b) { return memcmp(a, b, si
 /* Adds the hashes of the rows and columns of a tensor that a worker's stage begins with. */
 static clv_code add_worker_rows(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
   for (int reads_columns = 0; reads_columns < 2; reads_columns++) {
-    clv_row_hashes row_names;
-    CLV_TRY(clv_weights_sample_row_hashes(s, reads_columns, &row_names, err));
-    if (!row_names.n) continue;
-    clv_sha256 *grown_rows = reallocarray(r->worker_row_hashes,
-                                          r->n_worker_row_hashes + row_names.n, sizeof *grown_rows);
+    clv_row_hashes row_hashes;
+    CLV_TRY(clv_weights_sample_row_hashes(s, reads_columns, &row_hashes, err));
+    if (!row_hashes.n) continue;
+    clv_sha256 *grown_rows = reallocarray(
+        r->worker_row_hashes, r->n_worker_row_hashes + row_hashes.n, sizeof *grown_rows);
     if (!grown_rows) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     r->worker_row_hashes = grown_rows;
-    memcpy(r->worker_row_hashes + r->n_worker_row_hashes, row_names.hashes,
-           row_names.n * sizeof *row_names.hashes);
-    r->n_worker_row_hashes += row_names.n;
+    memcpy(r->worker_row_hashes + r->n_worker_row_hashes, row_hashes.hashes,
+           row_hashes.n * sizeof *row_hashes.hashes);
+    r->n_worker_row_hashes += row_hashes.n;
   }
   return CLV_OK;
 }
@@ -161,14 +161,14 @@ static void count_row_hit(row_hits *h, const clv_sha256 *row) {
 }
 
 /* Sets known_reasons[k] of node k if a worker has received enough of the rows or columns in
- * `row_names`. One row with 8 values is enough: the worker then knows the weights of the sum that
- * this row computes from the values of the record. */
-static clv_code note_found_rows(ledger_search *r, int k, const clv_row_hashes *row_names,
+ * `row_hashes`. One row with 8 values is enough: the worker then knows the weights of one output of
+ * the layer, which sums values of the record. */
+static clv_code note_found_rows(ledger_search *r, int k, const clv_row_hashes *row_hashes,
                                 const char *noun, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   row_hits worker_hits = {0}, ledger_hits = {0};
-  for (size_t i = 0; i < row_names->n; i++) {
-    const clv_sha256 *row = &row_names->hashes[i];
+  for (size_t i = 0; i < row_hashes->n; i++) {
+    const clv_sha256 *row = &row_hashes->hashes[i];
     bool is_in_ledger = false;
     if (r->n_worker_row_hashes && bsearch(row, r->worker_row_hashes, r->n_worker_row_hashes,
                                           sizeof *r->worker_row_hashes, compare_hashes))
@@ -181,11 +181,11 @@ static clv_code note_found_rows(ledger_search *r, int k, const clv_row_hashes *r
     clv_bytes_printf(&text,
                      "has %zu of %zu %s that were, times a factor, at '%.100s' in an earlier "
                      "session (%s)",
-                     ledger_hits.n, row_names->n, noun, r->found_entry.identity,
+                     ledger_hits.n, row_hashes->n, noun, r->found_entry.identity,
                      r->found_entry.date);
   else if (worker_hits.points_sum >= CLV_ROW_MIN_POINTS)
     clv_bytes_printf(&text, "has %zu of %zu %s that a worker begins with, times a factor",
-                     worker_hits.n, row_names->n, noun);
+                     worker_hits.n, row_hashes->n, noun);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return text.len ? clv_strdup(text.data, &r->b->known_reasons[k], err) : CLV_OK;
 }
@@ -193,10 +193,10 @@ static clv_code note_found_rows(ledger_search *r, int k, const clv_row_hashes *r
 static clv_code look_up_sample_rows(ledger_search *r, int k, const clv_weights_sample *s,
                                     clv_err *err) {
   for (int reads_columns = 0; reads_columns < 2; reads_columns++) {
-    clv_row_hashes names;
-    CLV_TRY(clv_weights_sample_row_hashes(s, reads_columns, &names, err));
+    clv_row_hashes row_hashes;
+    CLV_TRY(clv_weights_sample_row_hashes(s, reads_columns, &row_hashes, err));
     if (!r->b->known_reasons[k])
-      CLV_TRY(note_found_rows(r, k, &names, reads_columns ? "columns" : "rows", err));
+      CLV_TRY(note_found_rows(r, k, &row_hashes, reads_columns ? "columns" : "rows", err));
   }
   return CLV_OK;
 }
@@ -294,8 +294,8 @@ static clv_code read_folder_values(void *user, size_t first, size_t n, void *dst
                                               &f->wanted_tensors[s->at], first, n, dst, err);
 }
 
-/* Looks up the tensors of a stage's file. It ignores a file that cannot be read: the function that
- * opens the file for the session refuses it, before anything is sent. */
+/* Looks up the tensors of a stage's file. A file that cannot be read is ignored here, because the
+ * function that opens the file for the session refuses it before anything is sent. */
 static clv_code look_up_file(ledger_search *r, uint32_t stage, weight_sampler *s, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
@@ -340,7 +340,7 @@ static clv_code look_up_stage_files(ledger_search *r, uint32_t stage, clv_err *e
   return spec->weights_folder ? look_up_folder(r, stage, s, err) : CLV_OK;
 }
 
-/* ---- search for all stages ------------------------------------------------------------------- */
+/* ---- searching the ledger for the weights of all stages -------------------------------------- */
 
 static clv_code look_up_stage(ledger_search *r, const clv_sha256 *run_secret, uint32_t i,
                               clv_err *err) {

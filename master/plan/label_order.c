@@ -2,12 +2,13 @@
  *
  * Finds labels that follow from the order of the records. Without train.shuffle records are sent in
  * the order of their files. If classes are contiguous or alternate, a worker that knows the class
- * of a few records knows those of their neighbours. clv_label_order_compute compares each record
- * with the one before it, then with the one two before it, and so on. The result is the largest
- * share of equal labels, beside the share that a shuffle would give.
+ * of a few records knows those of their neighbours. clv_label_order_compute compares the label of
+ * each record with that of the record before it, then with that of the record two before it, and so
+ * on. The result is the largest share of equal labels, and the share that a shuffle would give.
  *
- * For neighbours the deviation of a shuffle is known exactly (Wald and Wolfowitz, for several
- * classes). So a few records in blocks are enough, and so are blocks of a rare class.
+ * For neighbouring records the standard deviation that a shuffle would have is known exactly (runs
+ * test of Wald and Wolfowitz, for several classes). So blocks of equal labels are recognised even
+ * if there are only a few records, or if only the records of a rare class are in blocks.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -28,9 +29,9 @@ enum { MAX_BLOCKS_PER_CLASS = 2, MIN_RECORDS_PER_BLOCK = 4 };
 static const double MIN_EXCESS_SHARE = 0.1, MIN_NEIGHBOUR_SIGMAS = 3, MIN_FEW_BLOCKS_SIGMAS = 2.5,
                     MIN_LAG_SIGMAS = 6;
 
-/* Reads the labels of the training records in their order. A numeric label becomes 0 or 1, as it is
- * below or above the mean; several labels of a record become one number. False: a record has no
- * label. */
+/* Reads the labels of the training records in their order. A numeric label becomes 1 if it is above
+ * the mean of all labels, else 0; several labels of a record become one number. False: a record has
+ * no label. */
 static bool read_labels(const clv_run_data *d, double *labels) {
   size_t n = d->train_rows.n;
   double label_sum = 0, first_label;
@@ -85,29 +86,31 @@ static double compute_equal_share_at_lag(const double *labels, size_t n, size_t 
 
 /* True if the share of equal labels exceeds that of a random order by MIN_EXCESS_SHARE of the
  * largest possible excess, and by n_sigmas standard deviations. */
-static bool is_significant(const clv_label_order *o, double n_sigmas, double standard_deviation) {
+static bool is_significant(const clv_label_order_stats *o, double n_sigmas,
+                           double standard_deviation) {
   double excess = o->equal_share - o->shuffled_share, max_excess = 1 - o->shuffled_share;
   return o->lag && max_excess > 0 && excess >= MIN_EXCESS_SHARE * max_excess &&
          excess >= n_sigmas * standard_deviation;
 }
 
-static bool has_few_blocks(const clv_label_order *neighbour_order, size_t n_classes, size_t n) {
+static bool has_few_blocks(const clv_label_order_stats *neighbour_order, size_t n_classes,
+                           size_t n) {
   double n_blocks = 1 + (1 - neighbour_order->equal_share) * (double)(n - 1);
   return n_blocks <= MAX_BLOCKS_PER_CLASS * (double)n_classes &&
          MIN_RECORDS_PER_BLOCK * n_blocks <= (double)n;
 }
 
-clv_label_order clv_label_order_compute(double *labels, size_t n) {
+clv_label_order_stats clv_label_order_compute(double *labels, size_t n) {
   size_t max_lag = CLV_MIN(n / MIN_RECORDS_PER_LAG,
                            CLV_MIN((size_t)MAX_LAG, MAX_COMPARISONS / CLV_MAX(n, (size_t)1)));
-  if (n < MIN_RECORDS_PER_LAG) return (clv_label_order){0};
-  clv_label_order neighbour_order = {.lag = 1,
-                                     .equal_share = compute_equal_share_at_lag(labels, n, 1)},
-                  best_order = {0};
+  if (n < MIN_RECORDS_PER_LAG) return (clv_label_order_stats){0};
+  clv_label_order_stats neighbour_order = {.lag = 1,
+                                           .equal_share = compute_equal_share_at_lag(labels, n, 1)},
+                        best_order = {0};
   for (size_t lag = 2; lag <= max_lag; lag++) {
     double equal_share = compute_equal_share_at_lag(labels, n, lag);
     if (equal_share > best_order.equal_share)
-      best_order = (clv_label_order){.lag = (uint32_t)lag, .equal_share = equal_share};
+      best_order = (clv_label_order_stats){.lag = (uint32_t)lag, .equal_share = equal_share};
   }
   const shuffled_statistics s = compute_shuffled_statistics(labels, n);
   neighbour_order.shuffled_share = best_order.shuffled_share = s.equal_pair_share;
@@ -115,8 +118,9 @@ clv_label_order clv_label_order_compute(double *labels, size_t n) {
                                                                      : MIN_NEIGHBOUR_SIGMAS;
   if (is_significant(&neighbour_order, n_sigmas, s.standard_deviation)) return neighbour_order;
   double lag_standard_deviation = sqrt(s.equal_pair_share * (1 - s.equal_pair_share) / (double)n);
-  return is_significant(&best_order, MIN_LAG_SIGMAS, lag_standard_deviation) ? best_order
-                                                                             : (clv_label_order){0};
+  return is_significant(&best_order, MIN_LAG_SIGMAS, lag_standard_deviation)
+             ? best_order
+             : (clv_label_order_stats){0};
 }
 
 static bool sends_records(const clv_blueprint *b) {
@@ -128,7 +132,7 @@ static bool sends_records(const clv_blueprint *b) {
 clv_code clv_run_data_find_label_order(const clv_run_data *d, clv_blueprint *b, clv_err *err) {
   CLV_AUTO(clv_freep) double *labels = NULL;
   size_t n = d->train_rows.n;
-  b->label_order = (clv_label_order){0};
+  b->label_order = (clv_label_order_stats){0};
   if (b->config->train.shuffle || !d->train || !clv_dataset_has_labels(d->train) || n < 2 ||
       !sends_records(b))
     return CLV_OK;
@@ -157,7 +161,7 @@ void clv_sampling_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
 }
 
 void clv_label_order_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
-  const clv_label_order *o = &b->label_order;
+  const clv_label_order_stats *o = &b->label_order;
   if (json && !o->lag) clv_bytes_puts(out, "null");
   if (json && o->lag)
     clv_bytes_printf(out, "{\"share\":%.4f,\"shuffled\":%.4f,\"lag\":%u}", o->equal_share,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Describes for `plan` what workers get to know of the lengths of sequences. No layer hides
- * lengths: the master sends them to layers that read them, and the size of packed sequences shows
- * them.
+ * lengths: the master sends the lengths to layers that read them, and the size of packed sequences
+ * shows the lengths.
  */
 #include "master/plan/plan_int.h"
 

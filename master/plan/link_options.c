@@ -27,8 +27,8 @@ static bool parse_number(const char *text, double min, double max, double *ret, 
   return number_end <= text + strspn(text, "0123456789.") && *ret >= min && *ret <= max;
 }
 
-/* Returns the index of the worker called `name` in *ret; -1: the name is "master", if
- * permits_master. */
+/* Sets *ret_place to the index of the worker called `name`. If permits_master, `name` may be
+ * "master", whose index is -1. */
 static clv_code find_named_place(const clv_session_config *c, const char *option, const char *name,
                                  bool permits_master, int *ret_place, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
@@ -41,9 +41,10 @@ static clv_code find_named_place(const clv_session_config *c, const char *option
     *ret_place = (int)i;
     return CLV_OK;
   }
-  const char *similar = clv_did_you_mean(name, names, c->n_workers);
+  const char *similar_name = clv_did_you_mean(name, names, c->n_workers);
   return clv_fail(err, CLV_INVALID, "%s: the session has no worker '%s'%s%s%s", option, name,
-                  similar ? ", did you mean '" : "", similar ? similar : "", similar ? "'?" : "");
+                  similar_name ? ", did you mean '" : "", similar_name ? similar_name : "",
+                  similar_name ? "'?" : "");
 }
 
 /* Splits "name=" off the front of an option's argument. */
@@ -101,7 +102,8 @@ static clv_code parse_speed(const clv_session_config *c, const char *arg, clv_li
   return CLV_OK;
 }
 
-/* Gives each direct hop that no option sets the worse values of its two workers' links. */
+/* Sets the estimate of each direct hop that no option gives: the longer latency and the smaller
+ * bandwidth of the two workers' links to the master. */
 static void set_default_hops(clv_link_estimates *l) {
   for (size_t i = 0; i < l->n; i++)
     for (size_t k = i + 1; k < l->n; k++) {

@@ -2,10 +2,10 @@
  *
  * The look: measures, before a run sends anything, how much of records and labels an observer can
  * read from the tensors that would be sent. privacy.c derives from the graph which tensors must
- * show records or labels; the look measures what they do show. The worse of both is a finding.
- * clv_look_run runs the look, and clv_blueprint_add_look adds its results to a blueprint. A
- * *reader* is one attack of the look, its *figure* is the share that it could read, and a *draw* is
- * one random choice of the secret weights.
+ * show records or labels; the look measures what these tensors do show. What either of the two
+ * finds is a finding. clv_look_run runs the look, and clv_blueprint_add_look adds its results to a
+ * blueprint. A *reader* is one attack of the look, its *figure* is the share that it could read,
+ * and a *draw* is one random choice of the secret weights.
  */
 #include <stdio.h>
 #include <string.h>

@@ -100,7 +100,7 @@ static clv_code make_parts(look_tensors *f, clv_err *err) {
   return clv_look_parts_connect_ties(f->parts, f->n_parts, err);
 }
 
-/* ---- running the layers ---------------------------------------------------------------------- */
+/* ---- running the layers before the last cut -------------------------------------------------- */
 
 static double count_macs_per_record(const look_tensors *f) {
   double n_macs = 0;
@@ -524,7 +524,8 @@ static void exchange_tokens(const look_tensors *f, int64_t *x, size_t r, size_t 
  * large vocabulary a token seldom occurs twice at a position, so an attack would have no examples
  * to learn from. So each token of the last three quarters of the records is replaced by the token
  * at the same position of a record that is drawn from the first quarter. The draw is separate for
- * each position, so an attack on a vector reads its own token and not its neighbours. */
+ * each position, so an attack can read from a vector only the token of this vector, not the
+ * neighbouring tokens. */
 static clv_code run_exchanged_tokens(look_tensors *f, uint32_t input, size_t n_tokens,
                                      size_t n_values_per_token, clv_err *err) {
   clv_tensor *x = f->r->sample->x[input];
@@ -544,9 +545,10 @@ static clv_code run_exchanged_tokens(look_tensors *f, uint32_t input, size_t n_t
   return code;
 }
 
-/* Runs the attack on tokens on records whose tokens run_exchanged_tokens has replaced by tokens of
- * other records. Stores the result in *ret if it is worse than *ret, or if either of the two
- * attacks did not run. Call it last, because it replaces f->values. */
+/* Runs the attack on tokens again, on records whose tokens run_exchanged_tokens has replaced by
+ * tokens of other records. Replaces the earlier result *ret if the new result is worse, or if
+ * the earlier or the new attack did not run. Call this function last, because it overwrites
+ * f->values. */
 static void read_exchanged_tokens(look_tensors *f, clv_look_result *ret) {
   size_t n_tokens, n_values_per_token;
   uint32_t input;

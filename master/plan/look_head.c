@@ -130,7 +130,7 @@ static clv_code make_loss_plan(label_gradients *h, clv_err *err) {
 }
 
 /* Finds the values of a record's gradient that belong to one label. If each position of a sequence
- * has a label, these are the values at the same position. */
+ * has a label, the values at a position belong to the label of this position. */
 static clv_code find_label_parts(label_gradients *h, clv_err *err) {
   const clv_node *values[CLV_MAX_NODES];
   uint32_t n = clv_blueprint_list_cut_values(h->b, h->last_worker_stage, values);
@@ -177,7 +177,7 @@ static clv_code make_plan(label_gradients *h, clv_err *err) {
   return make_loss_plan(h, err);
 }
 
-/* ---- gradients that would be sent ------------------------------------------------------------ */
+/* ---- computing the gradients that would be sent ---------------------------------------------- */
 
 static clv_code alloc_gradients(label_gradients *h, clv_err *err) {
   h->value_step =
@@ -452,8 +452,8 @@ static size_t count_gradient_lengths(const label_gradients *h) {
   return CLV_MAX(n, (size_t)2);
 }
 
-/* Reads the labels (*ret), and which records have the same label (*groups). groups->by "": *groups
- * is not set, because the labels are no classes. */
+/* Reads the labels (*ret), and which records have the same label (*groups). If the labels are no
+ * classes, no groups are read and groups->by is "". */
 static clv_code read_labels(label_gradients *h, clv_look_reading *ret, clv_look_reading *groups,
                             clv_err *err) {
   const clv_tensor *y = h->r->sample->y;

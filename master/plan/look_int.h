@@ -65,7 +65,7 @@ typedef struct clv_look_weights {
  * the message says why. */
 clv_code clv_look_part_new(const clv_look_weights *w, uint32_t first_stage, uint32_t last_stage,
                            clv_look_part *ret, clv_err *err) CLV_USE_RESULT;
-/* Makes tied parameters read the parameters of their owners, which other parts have. */
+/* Lets each tied parameter use the values of the parameter that owns it, which another part has. */
 clv_code clv_look_parts_connect_ties(clv_look_part *parts, size_t n, clv_err *err) CLV_USE_RESULT;
 /* Returns an estimate of the multiply-adds that one record takes. */
 double clv_look_part_mac_count(const clv_look_part *p);

@@ -126,7 +126,8 @@ static clv_code read_checkpoint_file(const clv_look_weights *w, const clv_look_p
   return CLV_OK;
 }
 
-/* Reads the weights of a stage by name, because the checkpoint may have another cut. */
+/* Reads the weights of a stage from the checkpoint by name, because the checkpoint may have another
+ * cut than the session. */
 static clv_code read_checkpoint(const clv_look_weights *w, const clv_look_part *part,
                                 uint32_t stage, clv_err *err) {
   const clv_params *params = w->b->stages[stage].params;
@@ -169,8 +170,8 @@ static clv_code refuse_wait_layers(const clv_graph *g, clv_err *err) {
   return CLV_OK;
 }
 
-/* True if the dropout drops nearly all values. The look runs such a dropout, because then hardly
- * any values are sent but those that bypass it, as in a residual. */
+/* True if the dropout drops nearly all values. The look runs such a dropout, because then nearly
+ * all values that are sent bypass the dropout, for example through a residual connection. */
 static bool drops_nearly_all_values(const clv_node *n) {
   return n->op == CLV_OP_DROPOUT && n->attrs.p >= NEARLY_ALL_DROPOUT_RATE;
 }

@@ -61,8 +61,8 @@ static void append_result(const clv_look *look, clv_look_reader k, const clv_pol
   append_limit(r->figure, clv_look_figure_limit(k), clv_policy_max_read_share(p, k), out);
 }
 
-/* Appends a line if class weights, or labels that are missing, of several targets show in the norm
- * of a gradient. */
+/* For a loss of several targets, appends a line if class weights, or labels that are missing, show
+ * in the norm of a gradient. */
 static void describe_targets(const clv_session_config *c, clv_bytes *out) {
   bool has_weights = false, masks_missing = false;
   for (size_t k = 0; k < c->loss.n_targets; k++) {

@@ -34,7 +34,8 @@ static bool is_same_place(const clv_session_config *checkpoint_config, int check
                 present_config->workers[present_worker].identity) == 0;
 }
 
-/* Adds a layer of stage i if it has moved. stage: stage of the checkpoint that has its weights. */
+/* Adds a layer of stage i if it has moved. stage: stage of the checkpoint that has the layer's
+ * weights. */
 static void add_layer(const clv_blueprint *b, uint32_t i, const clv_node *layer, uint32_t stage,
                       clv_moved_layers *m) {
   const clv_moved_layer *last_moved_layer = m->n ? &m->list[m->n - 1] : NULL;

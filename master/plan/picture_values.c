@@ -2,7 +2,7 @@
  *
  * Compares how a preprocessor_config.json makes inputs of pictures with how the session does
  * (clv_pictures_describe). A model that learnt from normalised pictures gives poor results for
- * others, and no other message warns of that.
+ * pictures that are not normalised in the same way, and no other message warns of that.
  */
 #include <math.h>
 

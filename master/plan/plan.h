@@ -65,8 +65,9 @@ typedef struct clv_run_options {
 
 /* ---- the blueprint, all that is known of a session before a run ------------------------------ */
 
-/* Most stages of a session. Each stage is a module of libcleave, and so are the loss and the loss
- * that the master computes in evaluations; a session has at most 255 modules. */
+/* Most stages of a session. Each stage is a module of libcleave. Two more modules are the loss
+ * of training and the loss that the master computes in evaluations; a session has at most 255
+ * modules. */
 enum { CLV_MAX_STAGES = 253 };
 enum { CLV_EVAL_WINDOW = 4 };              /* batches in flight in an evaluation */
 enum { CLV_STAGE_DEVICE_NAME_BYTES = 32 }; /* bytes of a device's name with its final NUL */
@@ -176,12 +177,12 @@ typedef struct clv_stage_plan {
 } clv_stage_plan;
 
 /* How well the order of the records predicts their labels. */
-typedef struct clv_label_order {
+typedef struct clv_label_order_stats {
   uint32_t lag;       /* distance of the compared records; 0: the order predicts nothing, or records
                     * are shuffled */
-  double equal_share; /* share of records with the label of the record that is `lag` before */
+  double equal_share; /* share of records whose label equals that of the record `lag` before */
   double shuffled_share; /* equal_share to be expected if the records were in random order */
-} clv_label_order;
+} clv_label_order_stats;
 
 /* A layer that was at another place, the master or a worker, when a checkpoint was written. */
 typedef struct clv_moved_layer {
@@ -229,18 +230,18 @@ typedef struct clv_blueprint {
   char **known_reasons;
   /* secret of the run, from which the ledger derives names of parameters; NULL: none */
   const clv_sha256 *run_secret;
-  clv_label_order label_order;
+  clv_label_order_stats label_order;
   clv_look look;
   clv_moved_layers moved_layers; /* layers that a resumed run moves; n 0: none, or not looked for */
 } clv_blueprint;
 
-/* Makes the blueprint of a session. inputs: of one record, N = 1. An error names the line of the
- * session file. Free *ret with clv_blueprint_free. */
+/* Makes the blueprint of a session. inputs: shapes and types of the inputs of one record (N = 1).
+ * An error names the line of the session file. Free *ret with clv_blueprint_free. */
 clv_code clv_blueprint_new_of_inputs(const clv_session_config *config,
                                      const clv_model_inputs *inputs, clv_dtype label_dtype,
                                      clv_blueprint **ret, clv_err *err) CLV_USE_RESULT;
-/* As clv_blueprint_new_of_inputs, for records with one unnamed input of shape `sample`. */
-clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sample,
+/* As clv_blueprint_new_of_inputs, for records with one unnamed input of shape sample_shape. */
+clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sample_shape,
                            clv_dtype label_dtype, clv_blueprint **ret, clv_err *err) CLV_USE_RESULT;
 /* As clv_blueprint_new_of_inputs, with the input shapes and the label type of `data`. */
 clv_code clv_blueprint_new_of_data(const clv_session_config *config, const clv_dataset *data,
@@ -253,13 +254,14 @@ clv_node clv_blueprint_labels_node(const clv_blueprint *b);
 typedef struct clv_target_inputs {
   void *block; /* owned; the inputs are parts of it */
   uint32_t n;  /* number of inputs, without the predictions */
-  /* clv_targets_number_width. Unless 0, inputs[0] is [n_records][n_numbers] f32: the labels of the
-   * targets without classes, 0 where one is missing; then the mask columns of each target that has
-   * some. If these are two: 1 for a record with a label, else 0; and a factor that all records
-   * have, records / sum of weights of the batch, which is 1 if no record has a label. A single
-   * column is the product: the weight of the record's label times that factor. Each other input has
-   * the classes of one target, [n_records] i64, which are the default of ignore_index, or 0 for
-   * losses without it, where a label is missing */
+  /* number of columns of the f32 input (clv_targets_number_width); 0: there is no f32 input.
+   * Otherwise inputs[0] is the f32 input, [n_records][n_numbers]. Its first columns are the labels
+   * of the targets without classes; a missing label is 0. Then come the mask columns, two or one
+   * for a target that masks missing labels. The first of two columns has 1 for a record with a
+   * label, else 0; the second has the same factor for all records, records / sum of weights of the
+   * batch, or 1 if no record has a label. A single mask column has the weight of the record's label
+   * times this factor. Each other input has the classes of one target, [n_records] i64; a missing
+   * label has the default of ignore_index, or 0 if the loss has no ignore_index */
   size_t n_numbers;
   const void *inputs[CLV_MAX_INPUTS]; /* [n] */
 } clv_target_inputs;
@@ -273,8 +275,8 @@ typedef struct clv_target_labels {
  * clv_target_inputs_done. */
 clv_code clv_target_inputs_make(const clv_session_config *c, const clv_target_labels *labels,
                                 clv_target_inputs *ret, clv_err *err) CLV_USE_RESULT;
-/* Returns the weight of a label in the mean of its loss: that of its class, or 1; 0 for a missing
- * label. */
+/* Returns the weight of a label in the mean of the target's loss: the weight of the label's class,
+ * or 1 without class weights; 0 for a missing label. */
 double clv_target_label_weight(const clv_target_spec *s, float label);
 void clv_target_inputs_done(clv_target_inputs *t);
 void clv_blueprint_free(clv_blueprint *b);
@@ -285,12 +287,12 @@ void clv_blueprint_freep(clv_blueprint **b);
 bool clv_stage_tie_owner(const clv_blueprint *b, uint32_t stage, int tie, uint32_t *ret_stage,
                          const char **ret_weight);
 
-/* Notes that the node of a stage has reported its device, such as "cuda:0". Later descriptions are
- * for this device. */
+/* Stores the device that the node of a stage has reported, such as "cuda:0". Later descriptions of
+ * the stage are for this device. */
 void clv_blueprint_set_device(clv_blueprint *b, uint32_t stage, const char *device);
 
-/* True if this process computes its plans in bf16. If its processor lacks bf16, which is allowed
- * for a master without stages, its plans are in f32, as estimates. */
+/* True if this process computes its plans in bf16. A master without stages may run on a processor
+ * without bf16; its plans are then in f32, as estimates. */
 bool clv_blueprint_is_bf16(const clv_blueprint *b);
 
 /* Appends a description as text or as one JSON object: stages, parameters, memory, bytes per step
@@ -303,8 +305,8 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
 clv_code clv_blueprint_draw_schedule(const clv_blueprint *b, bool json, clv_bytes *out,
                                      clv_bytes *ret_text, clv_err *err) CLV_USE_RESULT;
 
-/* Appends the egress table and the policy, as in the description. JSON: the two members "egress"
- * and "policy". */
+/* Appends the egress table and the policy, as clv_blueprint_describe does. JSON: the two members
+ * "egress" and "policy". */
 void clv_blueprint_describe_egress(const clv_blueprint *b, bool json, clv_bytes *out);
 
 /* Returns true if the row's worker has the stage that the tensor is for. The rows of a spare are
@@ -336,8 +338,8 @@ typedef enum clv_command_kind {
 typedef struct clv_run_data clv_run_data;
 clv_planned_sends clv_planned_sends_make(const clv_run_data *d, clv_command_kind command_kind);
 
-/* Checks every row, every worker and the bytes of an epoch against b->policy. CLV_INVALID: the
- * policy forbids something; the message names it and the line of the policy. */
+/* Checks every row of the egress table, every worker and the bytes of an epoch against b->policy.
+ * CLV_INVALID: the policy forbids something; the message names it and the line of the policy. */
 clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_sends *sends,
                                     clv_err *err) CLV_USE_RESULT;
 /* Returns the bytes of the tensors that leave the master in an epoch. */
@@ -361,8 +363,8 @@ void clv_repeated_runs_describe(const clv_repeated_runs *r, bool json, clv_bytes
 
 /* ---- checkpoints that stay at workers (checkpoint_bytes.c) ----------------------------------- */
 
-/* Returns the number of checkpoints that are at workers at one moment: checkpoint.keep, the best
- * one, and the one that is being written. */
+/* Returns the number of checkpoints that are at workers at once: the newest ones (checkpoint.keep),
+ * the best one, and the one that is being written. */
 uint64_t clv_blueprint_kept_checkpoint_count(const clv_blueprint *b);
 /* Returns an upper limit of the bytes that the checkpoints kept at a worker take there, to compare
  * with allow[].state_bytes of the worker. 0: no stage of the worker keeps checkpoints there. */
@@ -384,7 +386,7 @@ clv_code clv_checkpoint_choose_weights(clv_checkpoint *c, int weights, clv_err *
 clv_code clv_checkpoint_parse_session(const clv_checkpoint *c, clv_session_config **ret,
                                       clv_err *err) CLV_USE_RESULT;
 /* Finds the stage of the checkpoint that has each parameter: *ret_stages [p->n], which the caller
- * frees. CLV_CHECKPOINT_NO_STAGE: the checkpoint lacks the parameter. */
+ * frees. An entry CLV_CHECKPOINT_NO_STAGE: the checkpoint lacks the parameter. */
 clv_code clv_params_find_checkpoint_stages(const clv_params *p, const clv_checkpoint *c,
                                            uint32_t **ret_stages, clv_err *err) CLV_USE_RESULT;
 
@@ -502,10 +504,10 @@ enum { CLV_N_PACKED_SIZES = 32 };
 /* Computes b->label_order from the labels of the training records (label_order.c). */
 clv_code clv_run_data_find_label_order(const clv_run_data *d, clv_blueprint *b,
                                        clv_err *err) CLV_USE_RESULT;
-/* Computes how well the order of n labels predicts them. Sorts `labels`. */
-clv_label_order clv_label_order_compute(double *labels, size_t n);
-/* Appends for `plan`, `check` and `train` a line if the order predicts labels; JSON: an object, or
- * null. */
+/* Computes how well the order of n labels predicts each label. Sorts `labels`. */
+clv_label_order_stats clv_label_order_compute(double *labels, size_t n);
+/* Appends for `plan`, `check` and `train` a line if the order of the records predicts labels; JSON:
+ * an object, or null. */
 void clv_label_order_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Appends for `plan`, `check` and `train` a line if data.sampling lets workers see how often a
  * record comes; JSON: true or false. */
@@ -598,7 +600,8 @@ clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT
 /* ---- files of initial weights ---------------------------------------------------------------- */
 
 /* Finds all tensors of the stage in a weights file. *ret: [params->n] entries; the caller frees the
- * list. Under CLV_WEIGHTS_ALLOW_NO_COUNTS an entry is NULL if the file lacks that tensor. */
+ * list. With the flag CLV_WEIGHTS_ALLOW_NO_COUNTS the file may lack counts, such as
+ * num_batches_tracked, and adapters; the entries of missing tensors are NULL. */
 clv_code clv_stage_find_tensors(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
                                 unsigned flags, const clv_weights_entry ***ret,
                                 clv_err *err) CLV_USE_RESULT;
@@ -628,7 +631,9 @@ typedef struct clv_stage_folder {
   clv_manifest manifest; /* list of the folder's files; empty unless the session has a sha256 */
   size_t n;
   clv_weights_want *wanted_tensors; /* [n] the parameters to find in the folder */
-  size_t *folder_indexes;           /* [n] CLV_WEIGHTS_NONE: the parameter starts from the seed */
+  /* [n] index of each parameter's tensor in the folder; CLV_WEIGHTS_NONE: it starts from the
+   * seed */
+  size_t *folder_indexes;
 } clv_stage_folder;
 
 void clv_stage_folder_done(clv_stage_folder *f); /* frees and zeroes */
@@ -640,8 +645,8 @@ clv_code clv_stage_folder_open(const clv_blueprint *b, uint32_t stage, clv_stage
                                clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 /* True if the stage's weights.new names the parameter, so that it starts from the seed. */
 bool clv_stage_is_param_new(const clv_stage_spec *spec, const char *parameter);
-/* Checks the entries of weights.new. CLV_INVALID: the name of no parameter of the stage begins with
- * one of the entries. */
+/* Checks the entries of weights.new. CLV_INVALID: the stage has no parameter whose name begins with
+ * some entry. */
 clv_code clv_stage_check_new_params(const clv_blueprint *b, uint32_t stage,
                                     clv_err *err) CLV_USE_RESULT;
 
@@ -653,8 +658,8 @@ enum { CLV_MAX_AUTO_MICRO_BATCHES = 64 };
  * [m], scratch. */
 bool clv_can_cut_batch(uint64_t batch, uint64_t m, int64_t min_samples, size_t *sizes);
 /* Lists the numbers of micro-batches to compare, ascending: divisors of the batch and powers of two
- * up to CLV_MAX_AUTO_MICRO_BATCHES, and extra_choice (0: none). Each must give micro-batches of
- * min_samples samples or more; for extra_choice one sample is enough. */
+ * up to CLV_MAX_AUTO_MICRO_BATCHES, and extra_choice (0: none). With each listed number, every
+ * micro-batch has at least min_samples samples; with extra_choice, at least one sample. */
 clv_code clv_list_micro_batch_choices(uint64_t batch, int64_t min_samples, uint32_t extra_choice,
                                       uint32_t **ret, uint32_t *ret_n, clv_err *err) CLV_USE_RESULT;
 
@@ -675,8 +680,9 @@ typedef struct clv_link_estimates {
   clv_link_estimate *worker_links; /* [n] link of each worker to the master */
   /* [n][n] direct hops (transfers from worker to worker), from the lower to the higher index */
   clv_link_estimate *hops;
-  double *speeds;  /* [n + 1] speed of each worker, and of the master as the last, compared
-                            * with this machine */
+  /* [n + 1] speed of each worker, and at the end of the master, as a multiple of the speed of this
+   * machine */
+  double *speeds;
   clv_bytes notes; /* latencies and speeds that were given or assumed: "w1 20 ms, 1000 Mbit/s" */
 } clv_link_estimates;
 /* Parses --link and --speed. A link that no option gives has 1 ms and 1 Gbit/s; a direct hop has

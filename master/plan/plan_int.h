@@ -61,19 +61,20 @@ bool clv_is_numeric_name(const char *name);
 /* ---- indexes of a table's columns (table_index.c) -------------------------------------------- */
 
 /* Checks that an embedding which reads input k of a dataset has a row for each number of the index.
- * CLV_INVALID: it has fewer; the message has the number. */
+ * CLV_INVALID: the embedding has fewer rows; the message says how many rows the index needs. */
 clv_code clv_index_check(const clv_blueprint *b, const clv_dataset *ds, size_t k,
                          const clv_node *node, clv_err *err) CLV_USE_RESULT;
 
 /* ---- entries of data.inputs (unread_inputs.c) ------------------------------------------------ */
 
-/* Checks the entries of data.inputs. CLV_INVALID: no layer of the full model reads one of them. */
+/* Checks the entries of data.inputs. CLV_INVALID: the full model has no layer that reads some
+ * entry. */
 clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
 /* ---- names of classes (class_names.c) -------------------------------------------------------- */
 
 /* Compares the classes of the data with the outputs of the trained head of model.hf. CLV_INVALID,
- * at pos: they have the same names in another order. */
+ * at pos: classes and outputs have the same names, but in another order. */
 clv_code clv_class_names_check(const clv_blueprint *b, const clv_dataset *ds, const char *key,
                                clv_config_pos pos, clv_err *err) CLV_USE_RESULT;
 
@@ -112,7 +113,7 @@ clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err
 
 /* ---- layers that privacy.release lets move to a worker (moved_layers.c) ---------------------- */
 
-/* Checks the patterns of privacy.release. CLV_INVALID: one matches no layer of the model. */
+/* Checks the patterns of privacy.release. CLV_INVALID: a pattern matches no layer of the model. */
 clv_code clv_release_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
 /* ---- parameters that two stages share (ties.c) ----------------------------------------------- */
@@ -146,8 +147,8 @@ clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double n_
 /* ---- memory of a stage (stage_memory.c) ------------------------------------------------------ */
 
 /* Memory of a stage in bytes, for micro-batches of b->micro_size. On a processor it is the memory
- * of the stage's plan. On a device it is all memory that the session is charged there, without
- * graph capture. */
+ * of the stage's plan. On a device it is all memory that counts for the session there, except that
+ * of captured graphs. */
 typedef struct clv_stage_usage {
   size_t n_param_values; /* number of values of all learning parameters */
   size_t weight_bytes, old_weight_bytes, optimizer_bytes;
@@ -168,8 +169,8 @@ typedef struct clv_stage_usage {
 /* Returns the device of a stage: as its node has reported it, or else as the session file gives
  * it. */
 const char *clv_stage_device(const clv_blueprint *b, uint32_t stage);
-/* Computes the memory of a stage. n_live_micro_batches: micro-batches that the schedule keeps at
- * once; n_weight_versions: versions of the weights that it keeps at once. */
+/* Computes the memory of a stage. n_live_micro_batches, n_weight_versions: most micro-batches, and
+ * most versions of the weights, that exist at once under the schedule. */
 clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage,
                                  uint32_t n_live_micro_batches, uint32_t n_weight_versions,
                                  clv_stage_usage *ret, clv_err *err) CLV_USE_RESULT;
@@ -203,11 +204,12 @@ clv_code clv_targets_check(const clv_session_config *c, const clv_dataset *ds, c
 /* Appends the losses of several targets, with their outputs and weights; nothing if a record has
  * one label. */
 void clv_targets_describe(const clv_session_config *c, bool json, clv_bytes *out);
-/* Fails with CLV_DATA_LOSS if no training record has a label of a target. d->train must be set. */
+/* Fails with CLV_DATA_LOSS if there is a target of which no training record has a label. d->train
+ * must be set. */
 clv_code clv_targets_check_labelled(const clv_session_config *c, const clv_run_data *d,
                                     clv_err *err) CLV_USE_RESULT;
-/* Appends a note for each set and target, if no record of the set has a label of the target, or all
- * that have one have the same class. */
+/* Appends a note for each set of records and each target, if the set has no labels of the target,
+ * or if all these labels are the same class. */
 void clv_targets_note_sets(const clv_run_data *d, clv_bytes *notes);
 
 #endif

@@ -13,7 +13,7 @@ _Static_assert(CLV_LOOK_PIXELS == 0 && CLV_LOOK_TOKENS == 1 && CLV_LOOK_LABELS =
                    CLV_LOOK_FEATURES == 3 && CLV_LOOK_GROUPS == 4,
                "one numbering of readers");
 
-/* ---- rows of the egress table ---------------------------------------------------------------- */
+/* ---- checking the rows of the egress table --------------------------------------------------- */
 
 static bool is_sent_in_evaluation(const clv_egress_row *r) {
   return r->kind == CLV_EGRESS_ACTIVATION || r->kind == CLV_EGRESS_CACHED ||
@@ -66,7 +66,7 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
 
 /* Checks a tensor that one worker sends directly to another, which has no row in the egress table.
  * The output of a stage is also permitted if the policy permits the stage's own findings, because
- * until 0.8 policies named direct outputs by these. */
+ * up to release 0.8 policies permitted direct outputs by the stage's findings. */
 static clv_code check_hop(const clv_blueprint *b, uint32_t i, bool is_gradient, clv_err *err) {
   if (!b->stages[i].sends_directly || (is_gradient && !b->stages[i + 1].input_needs_grad))
     return CLV_OK;
@@ -90,7 +90,7 @@ static clv_code check_workers(const clv_blueprint *b, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- bytes of an epoch ----------------------------------------------------------------------- */
+/* ---- counting the bytes of an epoch ---------------------------------------------------------- */
 
 /* Returns the bytes of a row in an epoch. r->bytes_per_step is for a full batch, so it is scaled to
  * the records of the epoch. */

@@ -210,7 +210,8 @@ static clv_code follow_records(clv_privacy_view *v, clv_err *err) {
 
 /* ---- findings of records in gradients -------------------------------------------------------- */
 
-/* True if workers receive the value of node k. Layers at workers compute from such values alone. */
+/* True if workers receive the value of node k: a layer at a worker reads the model input, or the
+ * value crosses a cut before a stage at a worker. */
 static bool is_known_to_workers(const clv_privacy_view *v, int k) {
   const clv_blueprint *b = v->b;
   bool is_input = clv_privacy_is_input(v, k);
@@ -382,9 +383,10 @@ clv_code clv_privacy_find_cut_findings(const clv_blueprint *b, clv_findings *ret
   return CLV_OK;
 }
 
-/* Computes the findings of direct transfers from worker to worker. There the sender's layers count
- * as mixing, with weights that are known, so a record that the sender received raw is no longer raw
- * behind them. For tensors that the master sends, layers at workers never count as mixing. */
+/* Computes the findings of direct transfers from worker to worker. For such a transfer the layers
+ * of the sending worker count as mixing, with weights that are known, so a record that this worker
+ * received raw is not raw behind its layers. For tensors that the master sends, layers at workers
+ * never count as mixing. */
 static clv_code find_hop_findings(clv_blueprint *b, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   bool may_show_records = false;

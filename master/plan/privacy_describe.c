@@ -8,8 +8,8 @@
 
 #include "master/plan/privacy_int.h"
 
-/* Returns how records can be read from the tensor that is sent at the cut behind stage i: the
- * gradient of the stage's output, or the output itself. */
+/* Returns how records can be read from the tensor that a worker receives at the cut behind stage i:
+ * the gradient of the stage's output if the worker of stage i receives it, otherwise the output. */
 static clv_findings get_cut_findings(const clv_blueprint *b, uint32_t i) {
   if (clv_privacy_has_gradient(b, i))
     return b->stages[i].gradient_findings & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
@@ -95,8 +95,8 @@ static bool worker_knows_front_layers(const clv_privacy_view *v, uint32_t stage)
   return true;
 }
 
-/* True if a worker knows all layers that compute some vector of a token that is sent. True as well
- * if memory runs out. */
+/* True if some vector of a token is sent of which a worker knows all layers that compute it. Also
+ * true if memory runs out. */
 static bool are_layers_before_tokens_known(const clv_blueprint *b) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   clv_err err;

@@ -31,7 +31,7 @@ typedef struct clv_privacy_view {
   bool assumes_all_at_master; /* analyse as if the master had every layer */
   bool worker_layers_mix;     /* layers at workers count as mixing, with weights that are known */
   clv_layer_facts layers[CLV_MAX_NODES];
-  /* how the layer counts: secret, known to a worker, or at a worker */
+  /* what workers know of the layer's weights: secret, known to a worker, or at a worker */
   clv_weight_secrecy layer_secrecy[CLV_MAX_NODES];
   /* summary of the elements of the node's value that depend on the record (reach.h) */
   clv_reach record_reach[CLV_MAX_NODES];
@@ -63,11 +63,11 @@ bool clv_privacy_is_mixing(const clv_privacy_view *v, int k);
  * are secret, so they hide records or labels. is_for_labels: true asks about labels in gradients,
  * which weights that do not learn cannot hide; false asks about records in values. */
 const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool is_for_labels);
-/* Returns the fewest secret learning layers on a path from node k, which counts too, to the
- * loss. */
+/* Returns the fewest secret learning layers on a path from node k to the loss; node k itself
+ * counts, too. */
 uint32_t clv_privacy_count_head_layers(const clv_privacy_view *v, int k);
-/* Return the node with the worst finding: of the inputs of node k, or of the values that cross
- * behind layer `last_layer` (-1: none crosses). */
+/* Return the node with the worst finding. _worst_input searches the inputs of node k,
+ * _worst_crossing the values that cross behind layer `last_layer` (-1: no value crosses). */
 int clv_privacy_find_worst_input(const clv_privacy_view *v, int k);
 int clv_privacy_find_worst_crossing(const clv_privacy_view *v, uint32_t last_layer);
 bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last_layer);

@@ -49,8 +49,8 @@ static const char *get_short_name(const clv_node *n) {
   return name;
 }
 
-/* Appends a path of layers, such as "3 (flatten) -> fc (linear)". Of a long path it appends the two
- * ends. */
+/* Appends a path of layers, such as "3 (flatten) -> fc (linear)". Leaves out the middle of a long
+ * path. */
 static void append_path(const clv_privacy_view *v, const layer_path *w, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     bool has_gap = w->n > MAX_SHOWN_NODES && i == MAX_SHOWN_NODES / 2;

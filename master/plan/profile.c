@@ -10,7 +10,7 @@
 #include "master/plan/plan_int.h"
 
 enum { MIN_REPETITIONS = 3, MAX_REPETITIONS = 9 };
-/* seconds of measured runs, after which a measurement ends if it has MIN_REPETITIONS */
+/* a measurement ends when its runs have taken this many seconds and are at least MIN_REPETITIONS */
 static const double MIN_MEASURED_S = 0.25;
 
 /* A graph, its plan, and the memory that the plan uses. */
@@ -171,7 +171,7 @@ clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
     uint32_t k = p->n_sizes;
     CLV_TRY(clv_alloc(p->n_layers, sizeof *p->layer_times[k], &p->layer_times[k], err));
     clv_code code = measure_times_of_batch(b, threads, n, p->layer_times[k], err);
-    /* batch norm cannot train on so few samples: ends the profile with the larger sizes */
+    /* batch norm cannot train on so few samples, so the profile has only the larger batch sizes */
     if (code == CLV_INVALID && k > 0) return *ret = clv_steal(&p), CLV_OK;
     CLV_TRY(code);
     p->sample_counts[p->n_sizes++] = n;

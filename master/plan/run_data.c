@@ -131,24 +131,24 @@ static const clv_split_key split_keys[] = {[CLV_BY_GROUP] = CLV_KEY_IS_GROUP,
                                            [CLV_BY_COLUMN] = CLV_KEY_IS_SET};
 
 /* The files of data.train or data.test, and how to read them. */
-typedef struct set_files {
+typedef struct data_set_files {
   const char *key; /* key of the session file, for messages */
   const clv_text_list *files;
   clv_config_pos key_pos;
   uint64_t max_records; /* most records to use; 0: all */
-  bool skips_labels;    /* read no labels; max_records then means the first records */
+  bool skips_labels;    /* read no labels; the first max_records records are then used */
   bool reads_groups;    /* read the groups of the records */
   bool reads_weights;   /* read the weights of the records */
-  /* bits 1 << clv_set of the sets to keep of a file that a column divides into sets; 0: all
+  /* which sets to keep of a file that a column divides into sets, as bits 1 << clv_set; 0: all
    * records */
   unsigned kept_set_bits;
   clv_notifier notifier;
-} set_files;
+} data_set_files;
 
-static set_files describe_train_files(const clv_session_config *c) {
+static data_set_files describe_train_files(const clv_session_config *c) {
   const clv_data_config *d = &c->data;
   bool is_split_by_column = d->validation_split_by == CLV_BY_COLUMN;
-  return (set_files){
+  return (data_set_files){
       .key = "data.train",
       .files = &d->train,
       .key_pos = d->train_pos,
@@ -164,14 +164,14 @@ static bool has_test_in_train_file(const clv_data_config *d) {
          strcmp(d->train.items[0], d->test.items[0]) == 0;
 }
 
-static set_files describe_test_files(const clv_session_config *c, bool skips_labels) {
+static data_set_files describe_test_files(const clv_session_config *c, bool skips_labels) {
   const clv_data_config *d = &c->data;
-  return (set_files){.key = "data.test",
-                     .files = &d->test,
-                     .key_pos = d->test_pos,
-                     .max_records = d->limit_test,
-                     .skips_labels = skips_labels,
-                     .kept_set_bits = has_test_in_train_file(d) ? 1u << CLV_SET_TEST : 0};
+  return (data_set_files){.key = "data.test",
+                          .files = &d->test,
+                          .key_pos = d->test_pos,
+                          .max_records = d->limit_test,
+                          .skips_labels = skips_labels,
+                          .kept_set_bits = has_test_in_train_file(d) ? 1u << CLV_SET_TEST : 0};
 }
 
 clv_code clv_run_data_derive_seed(const clv_session_config *c, uint64_t *ret, clv_err *err) {
@@ -181,11 +181,11 @@ clv_code clv_run_data_derive_seed(const clv_session_config *c, uint64_t *ret, cl
   return CLV_OK;
 }
 
-static bool uses_first_records_only(const clv_session_config *c, const set_files *s) {
+static bool uses_first_records_only(const clv_session_config *c, const data_set_files *s) {
   return s->skips_labels || c->data.limit_chosen_by == CLV_BY_END;
 }
 
-static clv_code read_records(const clv_session_config *c, const set_files *s,
+static clv_code read_records(const clv_session_config *c, const data_set_files *s,
                              const clv_dataset_options *o, clv_dataset **ret, clv_err *err) {
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
   uint64_t seed;
@@ -199,8 +199,8 @@ static clv_code read_records(const clv_session_config *c, const set_files *s,
   return CLV_OK;
 }
 
-/* Checks that data.root is a folder. Otherwise each file in it would appear to be at fault. */
-static clv_code check_root(const clv_session_config *c, const set_files *s, clv_err *err) {
+/* Checks that data.root is a folder, so that an error does not blame a file in that folder. */
+static clv_code check_root(const clv_session_config *c, const data_set_files *s, clv_err *err) {
   struct stat st;
   const char *root = c->data.root;
   bool is_in_root = strncmp(s->files->items[0], root, strlen(root)) == 0;
@@ -215,7 +215,7 @@ static clv_code check_root(const clv_session_config *c, const set_files *s, clv_
 
 /* Fails with the error of a set. The program exits with 3 if keys contradict each other, with 7 if
  * the data are at fault. */
-static clv_code fail_data_set(const clv_session_config *c, const set_files *s,
+static clv_code fail_data_set(const clv_session_config *c, const data_set_files *s,
                               const clv_err *reason, clv_err *err) {
   clv_session_fail_at(c, s->key_pos, err, "%s: %s", s->key, reason->text);
   if (reason->code == CLV_PRECONDITION) return CLV_INVALID;
@@ -224,7 +224,7 @@ static clv_code fail_data_set(const clv_session_config *c, const set_files *s,
 }
 
 /* Returns the file of the labels; NULL: the set has none, or its labels are not read. */
-static const char *find_labels_path(const clv_session_config *c, const set_files *s) {
+static const char *find_labels_path(const clv_session_config *c, const data_set_files *s) {
   size_t n_inputs = clv_data_n_inputs(&c->data);
   bool has_file = clv_format_row_of(c->data.format)->has_arrays && s->files->n > n_inputs;
   return has_file && !s->skips_labels ? s->files->items[n_inputs] : NULL;
@@ -247,9 +247,10 @@ static void set_split_values(const clv_data_config *d, clv_dataset_options *o) {
                              : usual_values[set];
 }
 
-/* Sets how the column is read that has the groups, the times or the sets of records, if the session
- * splits its records by such a column. */
-static void set_split_column(const clv_data_config *d, const set_files *s, clv_dataset_options *o) {
+/* If the session splits its records by a column with groups, times or sets, sets how to read this
+ * column. */
+static void set_split_column(const clv_data_config *d, const data_set_files *s,
+                             clv_dataset_options *o) {
   o->reads_groups = s->reads_groups;
   o->reads_weights = s->reads_weights;
   o->group_path = d->validation_group;
@@ -266,7 +267,7 @@ static clv_label_kind get_label_kind(const clv_session_config *c) {
 
 /* Sets the folder that has tables larger than memory: tables.cache beside the run's folder, so that
  * all runs with the same parent folder share it. */
-static clv_code set_table_storage(const clv_session_config *c, const set_files *s,
+static clv_code set_table_storage(const clv_session_config *c, const data_set_files *s,
                                   clv_bytes *folder, clv_table_options *ret, clv_err *err) {
   const char *run_folder = c->checkpoint.dir, *last_slash = strrchr(run_folder, '/');
   if (c->data.table.storage == CLV_STORAGE_MEMORY) return CLV_OK;
@@ -283,7 +284,7 @@ static bool takes_tokens(const clv_session_config *c) {
   return !c->data.inputs.n && !clv_data_has_column_inputs(&c->data) && clv_model_takes_tokens(c);
 }
 
-static clv_code open_set(const clv_session_config *c, const set_files *s, clv_dataset **ret,
+static clv_code open_set(const clv_session_config *c, const data_set_files *s, clv_dataset **ret,
                          clv_err *err) {
   const clv_text_list *files = s->files;
   CLV_AUTO(clv_freep) float *mean = NULL, *std = NULL;
@@ -293,7 +294,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
   clv_table_options table;
   clv_err reason;
   int64_t ignored_label = (int64_t)c->loss.ignore_index;
-  /* the check of the model comes first: its errors would also appear as errors of the records */
+  /* checked first, because errors of the model would also appear as errors of the records */
   CLV_TRY(clv_model_check_hf(c, err));
   CLV_TRY(check_root(c, s, err));
   CLV_TRY(copy_floats(&c->data.mean, &mean, err));
@@ -345,8 +346,9 @@ static clv_code split_train_set(const clv_session_config *c, clv_run_data *d, cl
   return CLV_DATA_LOSS;
 }
 
-/* Encodes a table by d->learnt. Does nothing for other formats, which have their inputs already. */
-static clv_code encode_set(const clv_session_config *c, clv_run_data *d, const set_files *s,
+/* Makes the inputs of a table's records by the encoding d->learnt. Does nothing for other formats,
+ * whose records have inputs already. */
+static clv_code encode_set(const clv_session_config *c, clv_run_data *d, const data_set_files *s,
                            clv_dataset *ds, clv_err *err) {
   clv_err reason;
   if (!ds || !clv_dataset_has_table(ds)) return CLV_OK;
@@ -358,8 +360,8 @@ static clv_code encode_set(const clv_session_config *c, clv_run_data *d, const s
                                                               : fail_data_set(c, s, &reason, err);
 }
 
-static clv_code learn_from_train(const clv_session_config *c, const set_files *s, clv_run_data *d,
-                                 clv_err *err) {
+static clv_code learn_from_train(const clv_session_config *c, const data_set_files *s,
+                                 clv_run_data *d, clv_err *err) {
   clv_err reason;
   if (d->learnt || !d->train || !clv_dataset_has_table(d->train)) return CLV_OK;
   return clv_dataset_learn(d->train, &d->train_rows, &d->learnt, &reason) == CLV_OK
@@ -371,7 +373,7 @@ clv_code clv_run_data_open(const clv_session_config *c, bool needs_train, clv_ru
                            clv_err *err) {
   clv_run_data d = *ret;
   clv_code code = CLV_OK;
-  set_files train = describe_train_files(c), test = describe_test_files(c, false);
+  data_set_files train = describe_train_files(c), test = describe_test_files(c, false);
   *ret = (clv_run_data){0};
   train.notifier = test.notifier = d.notifier;
   if (needs_train || !c->data.test.n) code = open_set(c, &train, &d.train, err);
@@ -394,7 +396,7 @@ clv_code clv_run_data_open(const clv_session_config *c, bool needs_train, clv_ru
 
 clv_code clv_run_data_open_inputs(const clv_session_config *c, clv_run_data *ret, clv_err *err) {
   clv_run_data d = *ret;
-  set_files test = describe_test_files(c, true);
+  data_set_files test = describe_test_files(c, true);
   *ret = (clv_run_data){0};
   test.notifier = d.notifier;
   clv_code code = open_set(c, &test, &d.test, err);
@@ -451,8 +453,8 @@ static void note_one_class(const char *set, const clv_dataset *ds, const clv_sub
   clv_bytes_puts(notes, ": its figures say nothing about other classes\n");
 }
 
-/* Returns, for each class below *ret_n, if a training record has it; NULL: records have no
- * class. */
+/* Returns an array that says for each class below *ret_n whether a training record has the class;
+ * NULL: records have no class. */
 static bool *find_trained_classes(const clv_run_data *d, size_t *ret_n, clv_bytes *notes) {
   int64_t min_class, max_class;
   bool *is_trained = NULL;

@@ -77,7 +77,7 @@ static clv_code read_schedule_file(const clv_session_config *c, const clv_sched_
   return CLV_OK;
 }
 
-/* ---- positions of instructions --------------------------------------------------------------- */
+/* ---- positions of instructions in the order of their node ------------------------------------ */
 
 static bool is_stage_learning(const clv_blueprint *b, uint32_t stage) {
   return stage < b->n_stages && b->stages[stage].n_learning_params > 0;
@@ -121,7 +121,8 @@ static clv_code fill_schedule(const clv_blueprint *b, const clv_sched_costs *cos
   clv_sched_costs default_costs;
   bool is_full_round = l->n_micro_batches == b->micro_batches * l->n_steps;
   if (!is_full_round && (o.kind == CLV_SCHED_INTERLEAVED || o.kind == CLV_SCHED_CUSTOM))
-    /* the short last batch of an epoch has too few micro-batches for the session's schedule */
+    /* the short last batch of an epoch has too few micro-batches for the session's schedule, so its
+     * schedule is 1F1B */
     o.kind = CLV_SCHED_1F1B;
   clv_pipeline_list_ranks(b, &o.shape, rank_names);
   o.shape.n_micro_batches = l->n_micro_batches;
@@ -192,7 +193,7 @@ clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) {
                                  clv_pipeline_initial_window(b->config), NULL, &l, err);
 }
 
-/* ---- numbers of the session's schedule ------------------------------------------------------- */
+/* ---- steps per round and window of the session's schedule ------------------------------------ */
 
 uint32_t clv_pipeline_steps_per_round(const clv_session_config *c) {
   return clv_sched_is_async((clv_sched_kind)c->pipeline.schedule)

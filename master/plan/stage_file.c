@@ -42,7 +42,7 @@ clv_code clv_stage_find_tensors(const clv_blueprint *b, uint32_t stage, const cl
 }
 
 /* Lists the tensors of the full model. A tied tensor is listed under its own name as well, because
- * old files have it. */
+ * old files have a tensor of this name. */
 static clv_code list_model_tensors(const clv_params *full_params, clv_weights_want **ret,
                                    size_t *ret_n, clv_err *err) {
   clv_weights_want *model_tensors;
@@ -135,7 +135,7 @@ static clv_code check_ties_of_folder(const clv_params *full_params, clv_weights_
   return CLV_OK;
 }
 
-/* ---- one file of initial weights ------------------------------------------------------------- */
+/* ---- opening one file of initial weights ----------------------------------------------------- */
 
 static clv_code refuse_unknown_tensors(const clv_blueprint *b, const clv_weights_file *f,
                                        clv_err *err) {
@@ -203,7 +203,7 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
   return CLV_OK;
 }
 
-/* ---- folders of initial weights -------------------------------------------------------------- */
+/* ---- opening a folder of initial weights ----------------------------------------------------- */
 
 void clv_stage_folder_done(clv_stage_folder *f) {
   if (!f) return;
@@ -267,7 +267,8 @@ static void note_params_from_seed(const clv_stage_spec *spec, const clv_stage_fo
   }
 }
 
-/* True if an earlier stage uses the same folder, so that `notes` has its unused tensors already. */
+/* True if an earlier stage uses the same folder, so that `notes` has a line about the unused
+ * tensors of the folder already. */
 static bool has_noted_folder(const clv_session_config *c, uint32_t stage) {
   for (uint32_t i = 0; i < stage; i++)
     if (c->stages[i].weights_folder &&

@@ -21,8 +21,8 @@ const char *clv_stage_device(const clv_blueprint *b, uint32_t stage) {
   return reported_device[0] ? reported_device : b->config->stages[stage].device;
 }
 
-/* True if the parameter is a frozen weight of the worker's artifact, which the module does not
- * copy. The module keeps no reordered copy of such weights either. */
+/* True if the parameter is a frozen weight of the worker's artifact. The module copies such a
+ * weight neither as it is nor in another layout. */
 static bool is_shared_with_worker(const clv_blueprint *b, uint32_t i, const clv_param *p) {
   const clv_stage_spec *s = &b->config->stages[i];
   return s->weights_artifact && p->is_fixed && !clv_name_is_of_adapter(p->name) &&

@@ -93,8 +93,8 @@ static clv_code make_running_sums(clv_cut_search *c, clv_err *err) {
 
 /* ---- times of tensors on links --------------------------------------------------------------- */
 
-/* Computes the time that a tensor takes between two nodes (worker index; -1: the master). Unless it
- * is sent directly, a tensor between two workers is sent over two links, one after the other. */
+/* Computes the time that a tensor takes between two nodes (worker index; -1: the master). Between
+ * two workers the tensor takes a direct hop (is_direct), or else two links, one after the other. */
 static void compute_tensor_times(const clv_cut_search *c, int from_node, int to, bool is_direct,
                                  double bytes, double *ret_latency_s, double *ret_serialise_s) {
   const clv_link_estimates *l = c->links;
@@ -142,7 +142,7 @@ static void fill_costs(const void *user, const uint32_t *last_layers, uint32_t c
       0;
 }
 
-/* ---- the schedule of the search -------------------------------------------------------------- */
+/* ---- the schedule with which the search compares cuts ---------------------------------------- */
 
 static void set_search_schedule(clv_cut_search *c) {
   const clv_session_config *config = c->b->config;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds the places where a session's model may be cut: behind layers whose value crosses alone,
- * unless a layer must stay at its node.
+ * Finds the places where a session's model may be cut: behind a layer where only one value crosses,
+ * and so that each layer that must stay at its node stays there.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -193,7 +193,7 @@ static clv_code set_cut_limits(clv_cut_search *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Adds the cuts of the session that must stay, if they are not among the places yet. */
+/* Adds the session's own cuts that must stay to the places, unless the places have them already. */
 static void add_pinned_places(clv_cut_search *c) {
   for (uint32_t i = 0; i + 1 < c->b->n_stages; i++) {
     uint32_t at = c->min_cut_layers[i], k = c->cuts.n_cut_places;

@@ -44,7 +44,7 @@ typedef struct clv_cut_search {
   /* [n_layers] bytes of the values that cross behind the layer, for a batch */
   double *crossing_bytes;
   uint32_t *cut_layers; /* [cuts.n_cut_places] layers behind which a cut may be */
-  /* [n_stages] first and last layer behind which the cut of each stage may be */
+  /* [n_stages] first and last layer behind which the cut after each stage may be */
   uint32_t *min_cut_layers, *max_cut_layers;
   clv_sched_cuts cuts;
   clv_sched_search search;

@@ -22,7 +22,7 @@ static const char *get_layer_name(const clv_cut_search *c, uint32_t layer) {
   return "?";
 }
 
-/* ---- cuts as text ---------------------------------------------------------------------------- */
+/* ---- suggested cuts as text ------------------------------------------------------------------ */
 
 static void append_text_stage(const clv_cut_search *c, const clv_cut_plan *w, uint32_t s,
                               clv_bytes *out) {
@@ -79,8 +79,8 @@ static void warn_of_earlier_cut(const clv_cut_search *c, clv_bytes *out) {
       suggested_cut_layer, session_cut_layer, suggested_cut_layer);
 }
 
-/* Warns if micro-batches change and the model has batch norm, whose statistics are those of a
- * micro-batch. */
+/* Warns if the best plan has another number of micro-batches and the model has batch norm, because
+ * batch norm uses the statistics of a micro-batch. */
 static void warn_of_batch_norm(const clv_cut_search *c, clv_bytes *out) {
   const clv_graph *g = c->b->full_graph;
   uint32_t n_session_micro_batches = c->session_plan.split.n_micro_batches,
@@ -119,7 +119,7 @@ static void print_text(const clv_cut_search *c, clv_bytes *out) {
                    c->best_plans[0].split.n_micro_batches, c->best_plans[0].yaml.data);
 }
 
-/* ---- cuts as JSON ---------------------------------------------------------------------------- */
+/* ---- suggested cuts as JSON ------------------------------------------------------------------ */
 
 static void append_json_plan(const clv_cut_search *c, const clv_cut_plan *w, clv_bytes *out) {
   clv_bytes_printf(

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Several labels (targets) per record: lists their names and tasks (clv_list_targets), checks that
- * their classes fit the session (clv_targets_check) and that training has labels of each
- * (clv_targets_check_labelled), notes sets with one class only or without labels
- * (clv_targets_note_sets), describes their losses (clv_targets_describe), and makes the inputs of
- * the loss from a batch (clv_target_inputs_make).
+ * the classes of targets fit the session (clv_targets_check) and that the training records have
+ * labels of each target (clv_targets_check_labelled), notes sets of records with one class only or
+ * without labels (clv_targets_note_sets), describes their losses (clv_targets_describe), and makes
+ * the inputs of the loss from a batch (clv_target_inputs_make).
  */
 #include <math.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ clv_code clv_targets_check(const clv_session_config *c, const clv_dataset *ds, c
 }
 
 /* Returns how many records of a set have a label of a target. *ret_first: index in `rows` of the
- * first of these. */
+ * first record that has one. */
 static size_t count_labelled(const clv_dataset *ds, const clv_subset *rows, size_t target,
                              size_t *ret_first) {
   size_t n = 0;
@@ -79,7 +79,8 @@ clv_code clv_targets_check_labelled(const clv_session_config *c, const clv_run_d
   return CLV_OK;
 }
 
-/* Notes that no record of a set has a label of a target, or that all labels are one class. */
+/* Notes that no record of a set has a label of a target, or that all labels of the target are one
+ * class. */
 static void note_target(const char *key, const clv_dataset *ds, const clv_subset *rows,
                         size_t target, clv_bytes *notes) {
   const char *name = clv_dataset_target_name(ds, target);
@@ -165,11 +166,12 @@ double clv_target_label_weight(const clv_target_spec *s, float label) {
 /* Labels of one target in a micro-batch, and the place of its inputs. */
 typedef struct target_rows {
   const clv_target_spec *spec;
-  const float *y;      /* label of the target in the first record of the batch */
-  size_t stride;       /* from the label of a record to that of the next one */
+  const float *y; /* label of the target in the first record of the batch */
+  /* distance from the label of a record to that of the next record, in values */
+  size_t stride;
   size_t n_batch;      /* records of the batch */
   size_t start, n;     /* first record of the micro-batch, and number of its records */
-  size_t number_width; /* width of the f32 input */
+  size_t number_width; /* number of columns of the f32 input (clv_target_inputs) */
 } target_rows;
 
 static float label_of(const target_rows *r, size_t i) { return r->y[(r->start + i) * r->stride]; }

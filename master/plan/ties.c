@@ -41,8 +41,8 @@ static clv_code check_same_place(const tied_layer *t, clv_err *err) {
       s->name, s->device, t->layer_name, t->owner_name, owner_spec->name, owner_spec->device);
 }
 
-/* Refuses an asynchronous schedule, because its stages would step before the sum of both gradients
- * is complete. */
+/* Refuses an asynchronous schedule, because a stage would take its optimiser step before the
+ * gradients of both tied layers are summed. */
 static clv_code check_schedule(const tied_layer *t, clv_err *err) {
   clv_pipeline_kind kind = t->c->pipeline.schedule;
   if (kind != CLV_PIPE_PIPEDREAM && kind != CLV_PIPE_PIPEDREAM_2BW) return CLV_OK;

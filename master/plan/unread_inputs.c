@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Refuses entries of data.inputs that no layer reads. Their purpose, such as ignoring padding,
- * would not be fulfilled.
+ * Refuses entries of data.inputs that no layer reads. The user expects an effect of such an entry,
+ * such as that padding is ignored, and there would be none.
  */
 #include <string.h>
 
@@ -17,7 +17,8 @@ static bool is_input_read(const clv_graph *g, int input) {
   return g->output_node == input;
 }
 
-/* Lists the inputs that the model reads, and further ones that a model by model.hf could read. */
+/* Lists the names of the inputs that the model reads, and of further inputs that a model of
+ * model.hf could read. */
 static size_t list_input_names(const clv_blueprint *b, const char *names[MAX_INPUT_NAMES]) {
   static const char *const readable_names[] = {"ids", "lengths", "boxes"};
   int family = clv_model_hf_family(b->config);
@@ -35,8 +36,8 @@ static size_t list_input_names(const clv_blueprint *b, const char *names[MAX_INP
   return n;
 }
 
-/* True if data.inputs names the input. The input "ids" of a table's text has this name by
- * itself. */
+/* True if data.inputs names the input. False for "ids", because a table's text gives its input this
+ * name, whether the user names it or not. */
 static bool is_in_data_inputs(const clv_data_config *d, const char *input) {
   for (size_t i = 0; i < d->inputs.n; i++)
     if (strcmp(d->inputs.items[i], input) == 0) return strcmp(input, "ids") != 0;
@@ -47,13 +48,13 @@ static clv_code refuse_unread(const clv_blueprint *b, const char *input, clv_err
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   const char *names[MAX_INPUT_NAMES] = {NULL};
   size_t n = list_input_names(b, names);
-  const char *similar = clv_did_you_mean(input, names, n);
+  const char *similar_name = clv_did_you_mean(input, names, n);
   for (size_t i = 0; i < n; i++) {
     bool is_lengths = b->config->model.hf && strcmp(names[i], "lengths") == 0;
     clv_bytes_printf(&text, "%s%s%s", i ? ", " : "", names[i],
                      is_lengths ? " (how many places of a record are no padding)" : "");
   }
-  if (similar) clv_bytes_printf(&text, "; did you mean '%s'?", similar);
+  if (similar_name) clv_bytes_printf(&text, "; did you mean '%s'?", similar_name);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the names of the inputs");
   if (clv_data_has_column_inputs(&b->config->data) && !is_in_data_inputs(&b->config->data, input))
     return clv_session_fail_at(
@@ -66,7 +67,7 @@ static clv_code refuse_unread(const clv_blueprint *b, const char *input, clv_err
             : ", or say as: ignore");
   return clv_session_fail_at(b->config, b->config->data.inputs_pos, err,
                              "data.inputs: no layer of the model reads '%s': it reads %s%s", input,
-                             text.data, similar ? "" : "; leave the input and its files out");
+                             text.data, similar_name ? "" : "; leave the input and its files out");
 }
 
 clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) {

@@ -2,8 +2,8 @@
  *
  * Follows labels from the loss backwards (clv_reach_labels_in_gradients): finds, for each element
  * of a gradient, the outputs of the model from whose gradients it is computed. An element that is
- * computed from the gradient of one output alone can show the label of that output. So each output
- * is a place of its own, as a record's elements are in the analysis of records.
+ * computed from the gradient of one output alone can show the label of that output. So this
+ * analysis takes each output for a place, as the analysis of records takes each pixel or token.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -28,7 +28,9 @@ static void walk_done(reach_walk *w) {
 
 static bool is_input(const reach_walk *w, int k) { return w->g->nodes[k].op == CLV_OP_INPUT; }
 static bool is_known(const reach_walk *w, int k) { return w->is_known && w->is_known[k]; }
-static bool is_sequence(const reach_walk *w, int k) { return w->g->nodes[k].dtype == CLV_I64; }
+static bool has_integer_values(const reach_walk *w, int k) {
+  return w->g->nodes[k].dtype == CLV_I64;
+}
 
 /* Returns the axis of channels of a shape; 0: there is none. A shape with a single place has no
  * channels: its values are the places, as in a table. */
@@ -59,8 +61,8 @@ static int find_reshaping_node(const clv_graph *g, int k, bool *ret_is_only_read
   return found_node;
 }
 
-/* Returns the node whose shape gives the places of an input: the input itself if it is not flat,
- * else the node that reshapes it. */
+/* Returns the node whose shape gives the places of an input: the input itself if the input is not
+ * flat, else the node that reshapes the input. */
 static int find_shape_node(const clv_graph *g, int k, bool *ret_is_only_reader) {
   const clv_node *n = &g->nodes[k];
   bool is_flat = n->op == CLV_OP_INPUT && n->dtype != CLV_I64 && n->shape.rank == 2;
@@ -85,7 +87,7 @@ static clv_shape get_place_shape(const reach_walk *w, int k) {
  * the first dimension after the batch. */
 static int64_t count_input_places(const reach_walk *w, int k) {
   clv_shape s = get_place_shape(w, k);
-  if (is_sequence(w, k)) return s.rank > 1 ? s.dim[1] : 1;
+  if (has_integer_values(w, k)) return s.rank > 1 ? s.dim[1] : 1;
   return count_shape_places(&s, find_channel_axis(w, &s));
 }
 
@@ -93,7 +95,7 @@ static int64_t count_input_places(const reach_walk *w, int k) {
  * tokens. */
 static bool has_token_places(const reach_walk *w, int k) {
   clv_shape s = get_place_shape(w, k);
-  if (is_sequence(w, k)) return s.rank > 1 && s.dim[1] == w->n_token_places;
+  if (has_integer_values(w, k)) return s.rank > 1 && s.dim[1] == w->n_token_places;
   return w->assumes_channels_last && s.rank == 3 && find_channel_axis(w, &s) &&
          s.dim[1] == w->n_token_places;
 }
@@ -101,7 +103,7 @@ static bool has_token_places(const reach_walk *w, int k) {
 static void find_token_places(reach_walk *w) {
   w->n_token_places = -1;
   for (int k = 0; k < w->g->n_nodes && w->n_token_places < 0; k++)
-    if (is_input(w, k) && is_sequence(w, k) && !clv_graph_length_limit(w->g, k))
+    if (is_input(w, k) && has_integer_values(w, k) && !clv_graph_length_limit(w->g, k))
       w->n_token_places = w->g->nodes[k].shape.rank > 1 ? count_input_places(w, k) : -1;
 }
 
@@ -121,15 +123,15 @@ static int64_t count_places(reach_walk *w) {
   return n;
 }
 
-/* Makes the elements of an input, one for each place; `first_place` is the number of its first
- * place. All channels of a place share one element, because they count as one. */
+/* Makes the elements of an input, one for each place; `first_place` is the number of the first
+ * place. All channels of a place share one element, because the channels of a place count once. */
 static clv_code fill_reshaped_input(reach_walk *w, int k, int64_t first_place, reach_value *ret,
                                     clv_err *err) {
   *ret = (reach_value){.shape = get_place_shape(w, k)};
   if (w->pool.exceeds_limits)
     return reach_value_fill(ret, &ret->shape,
                             reach_make_element(REACH_FULL_SET, REACH_FLAG_UNMIXED), err);
-  int channel_axis = is_sequence(w, k) ? -1 : find_channel_axis(w, &ret->shape);
+  int channel_axis = has_integer_values(w, k) ? -1 : find_channel_axis(w, &ret->shape);
   for (int i = 0; i < CLV_MAX_RANK; i++) {
     bool is_place = i && i < ret->shape.rank && (channel_axis < 0 ? i == 1 : i != channel_axis);
     ret->stored_extents[i] = is_place ? ret->shape.dim[i] : 1;
@@ -220,7 +222,7 @@ static reach_element get_constant_element(const reach_walk *w, int k) {
 }
 
 /* False if node k is attention whose values are the same for all keys. The output is a mean of the
- * values, which then does not depend on the scores. p: the profile. */
+ * values, so the scores then have no effect on it. p: the profile. */
 static bool has_effective_scores(const reach_walk *w, int k, int p) {
   const clv_node *n = &w->g->nodes[k];
   if (n->op != CLV_OP_ATTENTION) return true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Describes a node for the analysis of one record: its shape, the shapes and attributes of its op,
- * the steps from its inputs to its output, and the summary of its elements.
+ * the steps from its inputs to its output, and the summary of the elements of its value.
  */
 #include "master/reach/reach_int.h"
 

@@ -71,8 +71,8 @@ static index_run get_flipped_or_rolled_index(const reach_axis *a, bool is_backwa
   return (index_run){(at % extent + extent) % extent, 1, 1};
 }
 
-/* Returns the outputs of a resize that read its input x, if is_backward, or else the inputs that
- * its output x reads. */
+/* Returns the inputs that output x of a resize reads or, if is_backward, the outputs that read
+ * input x. */
 static index_run get_resampled_indexes(const reach_axis *a, bool is_backward, int64_t x,
                                        int64_t extent) {
   const clv_resample *r = &a->resample;
@@ -122,7 +122,8 @@ static int get_source_axis(const reach_axis *a, bool is_backward) {
 
 /* ---- the sum of elements that makes one element of the result -------------------------------- */
 
-/* State of the sum of source elements that makes one element of the result. */
+/* The sum of source elements that makes one element of the result, as far as elements have been
+ * added. */
 typedef struct element_sum {
   uint32_t first_set, last_set; /* sets of places of the first and of the last added element */
   /* set of all places of the elements added so far; from the second different set on the union is
@@ -328,7 +329,8 @@ static reach_element gather_element(reach_step *s, const int64_t *index, const i
                                          : REACH_ABSENT_ELEMENT;
   add_runs(s, s->from, runs, strides, n_equal_elements, &b);
   if (s->undropped_source && !b.has_places &&
-      b.flags) { /* only elements of dropped columns have places, so they count after all */
+      /* no other element has places, so the elements of dropped columns count after all */
+      b.flags) {
     b = (element_sum){.is_all_zero = true};
     add_runs(s, s->undropped_source, runs, strides, n_equal_elements, &b);
   }
@@ -373,7 +375,8 @@ static void make_running_sums(reach_step *s, const int64_t *strides, reach_value
 static int find_sibling_axis(const reach_step *s) {
   if (s->has_weights)
     return (s->sums_two_places || sums_siblings(s)) && s->n_sums > 1 ? s->sums_axis : 0;
-  /* dropout often leaves the value of a single key, so no axis has different sums */
+  /* dropout often leaves only the value of a single key, so the results are no sums: there is no
+   * sibling axis */
   if (!leaves_two_places(s->key_dropout_rate, s->from->shape.dim[1], 1)) return 0;
   for (int i = 0; i < s->relation->n; i++) {
     const reach_axis *a = &s->relation->axes[i];
@@ -437,8 +440,8 @@ static int64_t count_elements_per_place(const reach_step *s) {
   return CLV_MAX(n / n_places, 1);
 }
 
-/* Sets the dropout that the result carries on to later layers. After a secret layer that sums two
- * places earlier dropout has no effect any more. */
+/* Sets the dropout of the result, which the analysis of later layers reads. After a secret layer
+ * that sums two places earlier dropout has no effect any more. */
 static void set_result_dropout(const reach_step *s, reach_value *ret) {
   bool ends_dropout =
       s->has_weights && s->weight_secrecy == CLV_WEIGHTS_SECRET && s->sums_two_places;

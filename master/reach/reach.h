@@ -7,11 +7,11 @@
  * master/plan calls it.
  *
  * Several paths lead from a record to an element: each operand of a sum, product or attention is
- * one. Each value has three profiles, so that a worse path hides no other one: the most exposed
- * path of each element, the narrowest, and the widest, on which known weights may mix. Padding,
- * constants, zeros and copies add no place. Nor do columns that are the same at several positions
- * of a layer (uniform_columns.c). A flat record that the graph reshapes, such as [N, 3072] to
- * [3, 32, 32], has the places of that shape.
+ * one. The path that shows most in one respect may not do so in another, so each value has three
+ * profiles: the most exposed path of each element, the narrowest path, and the widest path, on
+ * which known weights may mix. Padding, constants, zeros and copies add no place. Nor do columns
+ * that are the same at several positions of a layer (uniform_columns.c). A flat record that the
+ * graph reshapes, such as [N, 3072] to [3, 32, 32], has the places of that shape.
  *
  * Dropout leaves places out. A layer after dropout counts as summing two places only if, of the
  * outputs that keep any place, at most one in fifty keeps a single one. With n places of c elements

@@ -16,7 +16,8 @@
 
 /* numbers of the empty set and of the set of all places */
 enum { REACH_EMPTY_SET = 0, REACH_FULL_SET = 1 };
-/* most work (elements and words of sets that are read) of one analysis; it takes a few seconds */
+/* most work (elements and words of sets that are read) of one analysis; so much work takes a few
+ * seconds */
 enum { REACH_MAX_WORK = 200 * 1000 * 1000 };
 
 typedef struct reach_span {
@@ -46,7 +47,7 @@ typedef struct reach_set_pool {
   bool has_failed; /* true: an allocation has failed, so the results are not valid */
 } reach_set_pool;
 
-clv_code reach_pool_init(reach_set_pool *p, int64_t places, clv_err *err) CLV_USE_RESULT;
+clv_code reach_pool_init(reach_set_pool *p, int64_t n_places, clv_err *err) CLV_USE_RESULT;
 void reach_pool_done(reach_set_pool *p);
 /* adds the places of a set to the set under construction */
 void reach_pool_add_set(reach_set_pool *p, uint32_t set_number);
@@ -169,7 +170,9 @@ typedef enum reach_index_relation {
   REACH_HEADS,
   REACH_FLIP_OR_ROLL, /* i = (a + b * o) mod the extent of the axis; b: 1 or -1 */
   REACH_FIXED,        /* i = a, for all outputs: one fixed index */
-  REACH_RESAMPLED,    /* i is one of the taps of o (clv_taps_of) along axis a of the images */
+  /* i is one of the taps of o, the inputs that o interpolates (clv_taps_of), along axis a of the
+   * images */
+  REACH_RESAMPLED,
 } reach_index_relation;
 
 typedef struct reach_axis {
@@ -205,8 +208,8 @@ typedef struct reach_op {
   /* True if the derivative by input `to` depends on input `of`. A derivative that reads the op's
    * output depends on all inputs of that output. */
   bool (*derivative_reads)(int to, int of);
-  /* For an op with two inputs: how the gradient of input `to` depends on the other input; NULL: as
-   * it depends on the gradient of the output. */
+  /* For an op with two inputs: how the gradient of input `to` depends on the other input; NULL: in
+   * the same way as on the gradient of the output. */
   void (*relate_back)(const clv_op_site *site, int to, reach_relation *ret);
   /* How the non-zero elements of the input's gradient depend on the output's gradient; NULL: as
    * `relate_output` says. */
@@ -285,7 +288,8 @@ typedef struct reach_walk {
    * sequences; first_token_place: first place of sequences */
   int64_t n_places, n_token_places, first_token_place;
   reach_value *values[REACH_N_PROFILES]; /* [n_nodes] elements of each node's value */
-  /* [n_nodes] node of which the node's value is a multiple; the node itself: none */
+  /* [n_nodes] node of whose value the node's value is a multiple; the node's own index: no other
+   * node */
   int *origin_node;
   double *origin_factor; /* [n_nodes] factor of that multiple */
   clv_reach *results;    /* [n_nodes] results of this walk */
@@ -307,8 +311,7 @@ bool reach_is_constant(const clv_graph *g, int k);
 /* Returns the step from input i of node k to its output; the caller sets `from`. */
 reach_step reach_make_step(const clv_graph *g, int k, int i, reach_set_pool *pool,
                            const clv_weight_secrecy *layer_secrecy, reach_relation *relation);
-/* Turns a step of node k into the backward step: its sums are then those of the inputs'
- * gradients. */
+/* Turns a step of node k into the backward step, whose sums are the gradients of the inputs. */
 void reach_reverse_step(const clv_graph *g, int k, reach_step *s);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The table of ops: along which axes an output depends on which inputs, and which inputs the
- * derivatives read. The table has no weights or data. The compiler reports an op of kernels/ops.def
- * without a row, and a row without a relation or a `derivative_reads` function.
+ * derivatives read. No row depends on weights or data. The compiler reports an op of
+ * kernels/ops.def without a row, and a row without a relation or a `derivative_reads` function.
  */
 #include "master/reach/reach_int.h"
 
@@ -217,7 +217,8 @@ static void relate_mean(const clv_op_site *s, const clv_shape *out, int input, r
   for (int i = 1; i < out->rank; i++) add_same_index(r, i, i < axis ? i : i + 1);
 }
 
-/* Relates the output of an op that keeps the shape and works along one axis. */
+/* Relates the output of an op that keeps the shape and in which elements depend on others along one
+ * axis. */
 static void relate_along(const clv_op_site *s, const clv_shape *out, reach_axis axis_relation,
                          reach_relation *r) {
   int axis = clv_axis_index(s->attrs, &s->in[0]);
@@ -299,14 +300,14 @@ static bool reads_nothing(int to, int of) {
   return false;
 }
 
-/* For ops whose derivative by an input reads this input, such as its sign or the position of its
- * maximum in a window. */
+/* For ops whose derivative by an input reads the same input, such as the input's sign or the
+ * position of the maximum in a window. */
 static bool reads_own(int to, int of) { return to == of; }
 
 static bool reads_other(int to, int of) { return to != of; }
 
-/* For the op `where`: the gradients of a and b depend on the condition, which has no gradient
- * itself. */
+/* For the op `where`: the gradients of its inputs a and b depend on the condition, and the
+ * condition has no gradient. */
 static bool reads_condition(int to, int of) { return to && !of; }
 
 /* For attention: the gradient of values depends on the scores (queries and keys); the gradients of

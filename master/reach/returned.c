@@ -3,8 +3,8 @@
  * Follows records in gradients (reach_walk_back). A gradient is made of the gradient after it and
  * of what derivatives read: the other factor of a product, the sign of the input of relu, the
  * position of the maximum of a window. The receiver of a gradient learns nothing new from values
- * that it knows. So the result shows what later layers have read from the records through other
- * paths.
+ * that it knows. So the result shows what later layers have read from the records along paths that
+ * do not pass through these values.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +35,8 @@ static int get_exposure_rank(const reach_set_pool *p, const reach_value *v) {
 }
 
 /* Adds a share to the gradient of node `to` and frees the share. reader_node: as in clv_reach.
- * is_direct: the reader reads the value of `to` directly; the reader then replaces an equally bad
- * reader. */
+ * is_direct: reader_node reads the value of `to` directly; it then replaces an earlier reader whose
+ * share is as exposed. */
 static clv_code add_gradient_share(gradient_walk *r, int to, int p, int reader_node, bool is_direct,
                                    reach_value *share, clv_err *err) {
   int share_rank = get_exposure_rank(&r->w->pool, share);

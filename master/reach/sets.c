@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Sets of places (pixels, steps, tokens or features of a record), stored as sorted runs; equal sets
- * are stored once. A union is made by setting the bits of all its sets in a bitmap, whose runs are
- * then read.
+ * are stored once. To make a union, the bits of all its sets are set in a bitmap, and the runs of
+ * set bits are then read.
  */
 #include <stdlib.h>
 #include <string.h>

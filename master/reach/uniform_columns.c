@@ -5,11 +5,12 @@
  * column that has the same places at all positions is a constant of the record. Like a bias it
  * shifts the outputs of all positions, and does not hide their differences.
  *
- * The same holds for a column with the same places at two or more positions, such as a context of
- * each row or half: it shifts these positions equally. Beside values that are not mixed yet
- * (REACH_FLAG_UNMIXED), each such element is left out. Beside values that known weights have mixed,
- * elements with all places stay, because choose_stored_set (propagate.c) gives all wide elements
- * the same set. If all elements are hidden, all stay, because there is nothing to uncover.
+ * The same holds for a column with the same places at two or more positions, such as a summary of
+ * each row: the column shifts the outputs of these positions equally. Beside values that are not
+ * mixed yet (REACH_FLAG_UNMIXED), each such element is left out. Beside values that known weights
+ * have mixed, elements with all places stay, because choose_stored_set (propagate.c) gives all wide
+ * elements the same set. If all elements are hidden by secret weights, all stay, because leaving
+ * elements out would show nothing more.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,8 @@ static int64_t get_position_distance(const reach_step *s, int axis) {
   return 0;
 }
 
-/* Columns of elements: the indexes along axes without positions, and the index within a window. */
+/* Describes how elements form columns: the elements of a column have the same indexes along axes
+ * without positions, and the same index within a window. */
 typedef struct reach_columns {
   int64_t position_distances[CLV_MAX_RANK], column_extents[CLV_MAX_RANK];
 } reach_columns;

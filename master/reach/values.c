@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stores the elements of values: one element for an axis along which all elements are equal. Merges
- * several paths that lead to one element.
+ * Stores the elements of values: along an axis where all elements are equal, only one element.
+ * Merges several paths that lead to one element.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +86,7 @@ void reach_compress_value(reach_value *v) {
     if (v->stored_extents[i] > 1 && is_uniform_along(v, i)) keep_first_along(v, i);
 }
 
-/* ---- values under another shape -------------------------------------------------------------- */
+/* ---- reshaping a value ----------------------------------------------------------------------- */
 
 /* Returns the most exposed element of v; of equally exposed ones the narrowest. */
 static reach_element find_worst_element(const reach_set_pool *p, const reach_value *v) {
@@ -141,8 +141,8 @@ clv_code reach_reshape_value(reach_set_pool *p, const reach_value *from, const c
 /* Returns how exposed an element is. The lowest bit of its kinds is the most exposed kind of its
  * paths. */
 static int64_t get_exposure(reach_element e) {
-  uint32_t kinds = e & REACH_KIND_MASK;
-  return kinds & (~kinds + 1);
+  uint32_t kind_flags = e & REACH_KIND_MASK;
+  return kind_flags & (~kind_flags + 1);
 }
 
 static bool is_worse(const reach_set_pool *p, reach_profile profile, reach_element a,
@@ -173,8 +173,8 @@ static reach_element merge_elements(const reach_set_pool *p, reach_profile profi
   return is_product && has_zero ? REACH_ZERO_ELEMENT : reach_choose_path(p, profile, a, b);
 }
 
-/* True if any element of v has places. If one of two merged values has no places, the result takes
- * sibling_axis from the other value. */
+/* True if any element of v has places. If one of two merged values has no places, the result gets
+ * the sibling_axis of the value that has places. */
 static bool has_path(const reach_value *v) {
   for (size_t i = 0; i < reach_value_element_count(v); i++)
     if (reach_element_has_places(v->elements[i])) return true;

@@ -41,7 +41,7 @@ static void ended_attempt_counts_settled_bytes(void **state) {
   assert_int_equal(b.n_rows, 1);
   assert_int_equal(b.rows[0].settled_bytes, 67);
   assert_int_equal(b.rows[0].n_tensors, 2);
-  assert_string_equal(b.rows[0].last, "2026-11-22T19:00:02.000Z");
+  assert_string_equal(b.rows[0].last_time, "2026-11-22T19:00:02.000Z");
   assert_int_equal(b.total_bytes, 67);
   assert_int_equal(b.attempts[0].last_id, 2);
 }

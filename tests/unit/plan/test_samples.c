@@ -217,7 +217,7 @@ static void biases_and_integer_tensors_are_not_sampled(void **state) {
 
 enum { LABELS = 600, CLASSES = 5 };
 
-static clv_label_order find_order(const double *labels, size_t n) {
+static clv_label_order_stats find_order(const double *labels, size_t n) {
   static double copy[LABELS];
   memcpy(copy, labels, n * sizeof *copy);
   return clv_label_order_compute(copy, n);
@@ -241,7 +241,7 @@ static void sorted_labels_are_detected(void **state) {
   (void)state;
   static double labels[LABELS];
   for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i * CLASSES / LABELS);
-  clv_label_order o = find_order(labels, LABELS);
+  clv_label_order_stats o = find_order(labels, LABELS);
   assert_int_equal(o.lag, 1);
   assert_true(o.equal_share > 0.99 && o.shuffled_share > 0.19 && o.shuffled_share < 0.21);
   for (size_t i = 0; i < 20; i++) labels[i] = i >= 10;
