@@ -82,7 +82,8 @@ static const char session_text[] = SESSION_TEXT_BEGIN
     "loss: {kind: cross_entropy}\n"
     "train: {epochs: 1, batch: 100, optimizer: {kind: adam, lr: 0.001}}\n";
 
-/* First layers for a table of numbers and words, and for one whose only input is a text. */
+/* Layers of the first stage in the session file: for a table of numbers and words, and for a table
+ * whose only input is a text. */
 static const char number_layers_text[] = "    layers: [{op: linear, out: 64}, {op: relu}]\n";
 static const char text_layers_text[] =
     "    layers:\n"
@@ -227,7 +228,7 @@ static clv_code make_certificates(clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- writing files --------------------------------------------------------------------------- */
+/* ---- writing the files of a new session ------------------------------------------------------ */
 
 static clv_code write_text(const char *path, const clv_bytes *text, clv_err *err) {
   if (text->failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
@@ -268,7 +269,7 @@ static void append_column_advice(const clv_found_column *c, clv_bytes *out) {
     clv_bytes_puts(out, "; texts: as: text makes them tokens for an embedding, by data.tokenizer");
 }
 
-/* Appends a column. use: what the session says of it. */
+/* Appends a column to the session file. use: the use that the session makes of the column. */
 static void append_column(const clv_found_column *c, clv_column_use use, clv_bytes *out) {
   if (!c->name[0]) return;
   clv_bytes_puts(out, "      ");
@@ -383,11 +384,11 @@ static bool is_existing_file(const char *path) {
 int clv_cmd_init(void *args) {
   const clv_master_arguments *a = args;
   const example_data *d =
-      a->make_data || !is_installed(&debian_example) ? &synthetic_example : &debian_example;
+      a->makes_data || !is_installed(&debian_example) ? &synthetic_example : &debian_example;
   clv_err err;
-  if (a->writes_all_examples && (a->make_data || a->table_path))
+  if (a->writes_all_examples && (a->makes_data || a->table_path))
     return clv_cli_usage(&a->line, "init --all writes examples only, and no data");
-  if (a->make_data && a->table_path)
+  if (a->makes_data && a->table_path)
     return clv_cli_usage(&a->line,
                          "init --from takes the data that it names: leave --make-data out");
   if (is_existing_file("session.yaml") || is_existing_file("worker.yaml") ||

@@ -225,7 +225,7 @@ static const clv_cli_option options[] = {
      .needs = "tokenizer", .offset = AT(stride), .doc = "with --tokenizer: tokens of overlap of two windows"},
     {.name = "all", .kind = CLV_CLI_FLAG, .commands = "init", .offset = AT(writes_all_examples),
      .doc = "write example files that explain every key instead"},
-    {.name = "make-data", .kind = CLV_CLI_FLAG, .commands = "init", .offset = AT(make_data),
+    {.name = "make-data", .kind = CLV_CLI_FLAG, .commands = "init", .offset = AT(makes_data),
      .doc = "make synthetic data even if Fashion-MNIST is installed"},
     {.name = "from", .kind = CLV_CLI_TEXT, .arg = "TABLE", .commands = "init", .offset = AT(table_path),
      .doc = "write a session that trains on this CSV, with a use for each of its columns"},

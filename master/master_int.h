@@ -21,11 +21,13 @@ typedef struct clv_master_arguments {
   bool csv;                    /* option --csv of the command sweep */
   /* option --follow of the command log; option --now of the command stop */
   bool follows_log, kills_now;
-  bool html;                           /* option --html of the command egress */
-  bool writes_all_examples, make_data; /* options of the command init */
+  bool html;                            /* option --html of the command egress */
+  bool writes_all_examples, makes_data; /* options of the command init */
   const char *table_path; /* option --from of the command init: path of a table; NULL: not given */
-  const char *adapters, *merge, *hf;                /* options of the command export */
-  const char *tokenizer;                            /* option of the command words */
+  /* options of the command export: folders to write */
+  const char *adapters, *merge, *hf;
+  /* option --tokenizer of the command words: path of a tokenizer file; NULL: not given */
+  const char *tokenizer;
   uint64_t seconds, memory_mib, max_tokens, stride; /* options of the command words */
   /* options of the commands certs */
   const char *dir, *uri;

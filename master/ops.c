@@ -120,7 +120,7 @@ static void put_inputs(const clv_op_def *def, clv_bytes *out) {
 
 /* ---- ops as text, manual page and JSON ------------------------------------------------------- */
 
-typedef void print_op(clv_op op, const clv_op_def *def, clv_bytes *out);
+typedef void print_op_fn(clv_op op, const clv_op_def *def, clv_bytes *out);
 
 static void print_op_text(clv_op op, const clv_op_def *def, clv_bytes *out) {
   clv_bytes_printf(out, "%2d %s%s\n   %s\n", (int)op, def->name,
@@ -212,7 +212,7 @@ static void print_op_man(clv_op op, const clv_op_def *def, clv_bytes *out) {
   append_man_line(out, "Kernels: ", &backends);
 }
 
-static void print_ops(print_op *print, clv_bytes *out) {
+static void print_ops(print_op_fn *print, clv_bytes *out) {
   for (int op = 0; op < CLV_OP_COUNT; op++) {
     const clv_op_def *def = clv_op_def_of((clv_op)op);
     if (def) print((clv_op)op, def, out);
@@ -238,7 +238,7 @@ clv_code clv_ops_man(clv_bytes *out, clv_err *err) {
 
 int clv_cmd_ops(void *args) {
   const clv_master_arguments *a = args;
-  print_op *print = a->run.json ? print_op_json : print_op_text;
+  print_op_fn *print = a->run.json ? print_op_json : print_op_text;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
   clv_op op;

@@ -89,7 +89,7 @@ static int run_without_cleanup(void *args, session_command *command) {
 int clv_cmd_check(void *args) { return run_without_cleanup(args, clv_run_check); }
 int clv_cmd_doctor(void *args) { return run_without_cleanup(args, clv_run_doctor); }
 
-/* ---- sweep ----------------------------------------------------------------------------------- */
+/* ---- the command sweep ----------------------------------------------------------------------- */
 
 /* Sets the fields of the sweep's options that the parser of the command line has not set: session
  * file, lists of options, output format and interrupt flag. */
@@ -113,7 +113,7 @@ int clv_cmd_sweep(void *args) {
   return clv_sweep_run(fill_sweep_options(a));
 }
 
-/* ---- plan ------------------------------------------------------------------------------------ */
+/* ---- the command plan ------------------------------------------------------------------------ */
 
 int clv_cmd_plan(void *args) {
   clv_master_arguments *a = args;

@@ -57,7 +57,7 @@ static clv_code put_windows(clv_bytes *out, const words_command *p, const clv_fo
     put_json_head(out, f, page_index);
     clv_bytes_printf(out, ",\"window\":%zu", i + 1);
     put_number_list(out, "ids", w.ids + i * w.width, w.width, 1);
-    put_number_list(out, "of_word", w.words + i * w.width, w.width, 1);
+    put_number_list(out, "of_word", w.word_indices + i * w.width, w.width, 1);
     put_number_list(out, "boxes", w.boxes + 4 * i * w.width, w.width, 4);
     clv_bytes_puts(out, "}\n");
   }

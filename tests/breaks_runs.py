@@ -154,7 +154,7 @@ of("master/train/state.c", KEPT,
    a_lost_file_ends_the_run=("clv_code clv_trainer_restore(", "if (code == CLV_OK || !is_lost) return code;", "return code;"))
 of("master/run/run_home.c", KEPT,
    leftovers_are_removed_at_the_end_alone=("void clv_run_remove_unneeded_files(", "if (clv_session_checkpoint_home", "if (r || clv_session_checkpoint_home"),
-   an_interrupted_run_leaves_its_files=("void clv_run_gather_at_end(", "clv_interrupt_handled(); /* a second signal ends the process */", ""))
+   an_interrupted_run_leaves_its_files=("void clv_run_gather_at_end(", "clv_interrupt_handled(); /* from here on, a second signal ends the process at once */", ""))
 of("master/run/run_recover.c", KEPT + " killed_workers_load_what_they_kept",
    a_recovery_leaves_the_files_of_its_attempt=("clv_code clv_run_recover(", "clv_run_remove_unneeded_files(r);", ""))
 of("master/run/run_save.c", KEPT + " master_that_lost_its_run_while_workers_wrote_commits_nothing",
@@ -176,7 +176,7 @@ of("common/model/weights/write.c", DISKS + " power_cut_of_a_worker_leaves_each_c
 of("common/base/file.c", DISKS + " power_cut_leaves_each_committed_checkpoint",
    a_new_folder_is_not_synced=("static clv_code make_folder(", "if (mkdir(path, 0755) == 0) return clv_file_sync_folder(path, err);", "if (mkdir(path, 0755) == 0) return CLV_OK;"))
 of("master/watch/metrics.c", RECOVERY,
-   a_recovered_run_recovers_on=("void clv_run_metrics_note_recovery(", "m->numbers.is_recovering = 0;", ""))
+   a_recovered_run_recovers_on=("void clv_run_metrics_note_recovery(", "m->numbers.recovering_gauge = 0;", ""))
 of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_steps_left(", "step < n_session_steps", "true"))
 of("master/run/run_changes.c", RESUMED,
    keys_that_came_are_not_told=("static void compare_key_lines(", "if (adds_missing_only && !second_value)", "if (false)"),

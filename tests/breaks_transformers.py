@@ -82,7 +82,7 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
    what_was_paid_for_a_plan_stays_paid=("static void free_plan(", "if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), p->charged_bytes);", ""),
    the_plan_used_last_is_forgotten=("static clv_code find_plan_entry(", "p->last_used < oldest->last_used", "p->last_used > oldest->last_used"))
 of("master/train/packed.c", SESSIONS + " packed_losses_match_padded_losses",
-   rows_of_no_sequence_have_a_label=("clv_code clv_trainer_pack_targets(", "(int64_t)t->config->loss.ignore_index", "0"))
+   rows_of_no_sequence_have_a_label=("clv_code clv_trainer_pack_labels(", "(int64_t)t->config->loss.ignore_index", "0"))
 of("master/train/packed.c", SESSIONS + " packed_predictions_match_padded_predictions",
    answers_stay_packed=("static void copy_positions(", "is_unpacking ? padded_sequence : packed", "is_unpacking ? padded : packed"))
 of("master/train/packed.c", SESSIONS + " shorter_sequences_send_fewer_bytes",
@@ -130,8 +130,8 @@ of("kernels/cuda/last.cu", CUDA_OPS + " last", a_device_takes_the_last_place_for
 CACHE = "tests/net/training/test_cache.py"
 of("master/train/front_cache.c", CACHE,
    rows_are_sent_in_every_epoch=("clv_code clv_trainer_make_front_leaf(", "bool are_rows_at_worker = are_all_rows_sent(t, index, s->n);", "bool are_rows_at_worker = !s->n;"),
-   rows_are_those_of_the_first_records=("clv_code clv_trainer_make_front_leaf(", "c->batch_numbers[i] = c->record_number[index[i]];", "c->batch_numbers[i] = (int64_t)(s->start + i);"),
-   numbers_of_rows_are_places=("static clv_code draw_row_numbers(", "clv_rng_permutation(&stream, c->record_number, (size_t)c->worker_cache.records);", "for (uint32_t i = 0; stream.seed && i < c->worker_cache.records; i++) c->record_number[i] = i;"),
+   rows_are_those_of_the_first_records=("clv_code clv_trainer_make_front_leaf(", "c->batch_numbers[i] = c->record_numbers[index[i]];", "c->batch_numbers[i] = (int64_t)(s->start + i);"),
+   numbers_of_rows_are_places=("static clv_code draw_row_numbers(", "clv_rng_permutation(&stream, c->record_numbers, (size_t)c->worker_cache.records);", "for (uint32_t i = 0; stream.seed && i < c->worker_cache.records; i++) c->record_numbers[i] = i;"),
    the_front_has_dropout=("static clv_code compute_front_output(", ".evaluation = true", ".evaluation = false"),
    the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.worker_cache, CACHE_DELETE_TIMEOUT_MS, ret_rows, err);", "(void)CACHE_DELETE_TIMEOUT_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,

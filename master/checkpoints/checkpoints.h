@@ -41,14 +41,15 @@ bool clv_stores_is_unreachable_error(const clv_err *err);
 
 /* Reads a file that a manifest lists, in the checkpoint's folder or at its worker. */
 typedef struct clv_stored_reader clv_stored_reader;
-/* `s` and `f` must outlive the result. begin_offset: offset of the first byte. CLV_DATA_LOSS: the
- * file is missing in the folder, or has another size. */
+/* Opens the file `f` for reading. `s` and `f` must outlive *ret. begin_offset: offset of the first
+ * byte to read. CLV_DATA_LOSS: the file is missing in the folder, or has another size. */
 clv_code clv_stored_reader_open(clv_stores *s, const char *folder, const clv_manifest_file *f,
                                 uint64_t begin_offset, clv_stored_reader **ret,
                                 clv_err *err) CLV_USE_RESULT;
-/* Returns the next bytes, valid until the next call; *ret_len 0: all were read and, if reading
- * began at 0, have the digest of the manifest. CLV_DATA_LOSS: the worker does not have the file, or
- * it is too short or damaged. CLV_CANCELLED: the user has asked to end. */
+/* Returns the next bytes, valid until the next call. *ret_len 0: the end of the file was reached
+ * and, if reading began at offset 0, the digest of the file is that of the manifest. CLV_DATA_LOSS:
+ * the worker does not have the file, or the file is too short or damaged. CLV_CANCELLED: the user
+ * has interrupted the program. */
 clv_code clv_stored_reader_next(clv_stored_reader *r, const void **ret_data, size_t *ret_len,
                                 clv_err *err) CLV_USE_RESULT;
 void clv_stored_reader_close(clv_stored_reader *r);
@@ -65,15 +66,15 @@ clv_code clv_stores_check_reported_digest(clv_stores *s, const char *folder,
 
 /* ---- fetching files from workers (gather.c) -------------------------------------------------- */
 
-/* Callback after clv_checkpoint_gather has tried to fetch a file. reason: why it failed; NULL: the
- * file is in the folder now. */
+/* Callback after clv_checkpoint_gather has tried to fetch a file. reason: why the fetch has failed;
+ * NULL: the file is in the folder now. */
 typedef void clv_gather_report_fn(void *user, const clv_manifest_file *f, const clv_err *reason);
 
 /* Fetches the files of a checkpoint that are at workers. A file is read by ranges into NAME.part,
  * compared with the manifest, renamed and then listed as a file in the folder. The worker's copy
  * becomes an orphan, a file that is removed later. After a crash the next call continues where this
- * one stopped. Reports each file, and goes on with the others if one fails; returns the first
- * failure. The caller holds the lock of the run. */
+ * call has stopped. Reports each file. If a file fails, goes on with the other files and returns
+ * the first failure. The caller holds the lock of the run. */
 clv_code clv_checkpoint_gather(const char *run_dir, uint64_t step, clv_stores *s,
                                clv_gather_report_fn *report, void *user,
                                clv_err *err) CLV_USE_RESULT;
@@ -136,7 +137,7 @@ clv_code clv_escrow_write_copy(const clv_escrow_location *at, const clv_seal_key
                                const char *run_dir, uint64_t step, clv_stores *s,
                                const clv_cancel_hook *cancel_hook, uint64_t *ret_bytes,
                                clv_err *err) CLV_USE_RESULT;
-/* Deletes the copy of a step, if there is one. */
+/* Deletes the sealed copy of a step, if there is one. */
 clv_code clv_escrow_remove_copy(const clv_escrow_location *at, uint64_t step,
                                 clv_err *err) CLV_USE_RESULT;
 /* Returns the step of the newest complete sealed copy; CLV_CHECKPOINT_NONE: there is none. */
@@ -158,8 +159,8 @@ typedef struct clv_escrow_state {
   uint64_t step;  /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
   uint64_t bytes; /* bytes of the sealed files of that copy */
   uint64_t completed_wall_ms; /* time at which that copy was complete, in ms since 1970 */
-  char error[CLV_ERR_TEXT];   /* why the last try to seal a copy has failed; "": it has not */
-  uint64_t error_wall_ms;     /* time at which that try has failed, in ms since 1970 */
+  char error[CLV_ERR_TEXT];   /* why the last try to seal a copy has failed; "": no failure */
+  uint64_t error_wall_ms;     /* time of the failure in `error`, in ms since 1970 */
 } clv_escrow_state;
 void clv_escrow_read_state(const clv_escrow_location *at, clv_escrow_state *ret);
 /* Stores the reason `text` why sealing a copy has failed. text NULL: a copy has succeeded, so the

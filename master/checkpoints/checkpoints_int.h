@@ -14,7 +14,8 @@ enum { CLV_CHECKPOINTS_RANGE_BYTES = 1 << 20 };
 /* closes *fd unless it is -1; cleanup function for CLV_AUTO */
 void clv_checkpoints_close_fdp(int *fd);
 
-/* Compares a digest with the one that the manifest lists for a file. CLV_DATA_LOSS: they differ. */
+/* Compares a digest with the digest that the manifest lists for a file. CLV_DATA_LOSS: the digests
+ * differ. */
 clv_code clv_checkpoints_compare_digest(const clv_sha256 *found_digest, const clv_manifest_file *f,
                                         clv_err *err) CLV_USE_RESULT;
 

@@ -46,8 +46,8 @@ static clv_code make_sealed_path(const sealed_copy *c, const char *file, clv_byt
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* Makes the name to which a sealed file is bound: run, step and file. A sealed file that replaces
- * another one is then refused. */
+/* Makes the name to which a sealed file is bound: run, step and file. A reader refuses a sealed
+ * file that was put in the place of another one. */
 static void make_bound_name(const sealed_copy *c, const char *file,
                             char name[CLV_SEAL_MAX_NAME_BYTES]) {
   snprintf(name, CLV_SEAL_MAX_NAME_BYTES, "%.40s/checkpoint-%llu/%s", c->at->id,
@@ -305,7 +305,8 @@ clv_code clv_escrow_restore_checkpoint(const clv_escrow_location *at, const clv_
     if (code == CLV_OK) code = restore_copy(&c, run_dir, &reason);
     if (code != CLV_OK && first_err.code == CLV_OK) first_err = reason;
   }
-  /* reports the first error, that of a damaged copy, because it explains more */
+  /* if no copy could be restored, reports the error of the newest copy, which says how it is
+   * damaged */
   if (code == CLV_NOT_FOUND || code == CLV_OK) reason = first_err;
   if (code != CLV_OK) return clv_fail(err, reason.code, "%s", reason.text);
   *ret_step = c.step;

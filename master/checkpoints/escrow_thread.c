@@ -19,10 +19,10 @@ struct clv_escrow {
   pthread_t thread;
   bool has_thread;
   atomic_bool must_stop;
-  /* protects `notes` and changes of `progress`; mutex of stop_requested */
+  /* protects `notes` and changes of `progress`; also the mutex of the condition stop_requested */
   pthread_mutex_t mutex;
   pthread_cond_t stop_requested; /* signalled when must_stop is set */
-  clv_escrow_progress progress;  /* the thread alone changes it */
+  clv_escrow_progress progress;  /* only the sealing thread changes it */
   clv_bytes notes;
 };
 
@@ -72,7 +72,7 @@ static bool is_checkpoint_deleted(const clv_escrow *e, uint64_t step) {
   return clv_checkpoint_read_manifest(e->run_dir, step, &m, NULL) != CLV_OK;
 }
 
-/* Seals a copy of the newest checkpoint, if there is a newer one than that of the last copy. */
+/* Seals a copy of the newest checkpoint, unless the last copy is of this checkpoint already. */
 static void seal_newest(clv_escrow *e) {
   const clv_escrow_location at = {e->dir, e->id};
   const clv_cancel_hook cancel_hook = {should_stop, e};

@@ -56,7 +56,8 @@ static clv_code append_to_part(part_file *p, const void *data, size_t len, clv_e
   return CLV_OK;
 }
 
-/* Fetches the missing bytes of the part, and compares the complete file with the manifest. */
+/* Fetches from the worker the bytes that NAME.part still lacks, appends them to NAME.part, and
+ * compares the digest of the complete file with the manifest. */
 static clv_code fetch_missing_bytes(clv_stores *s, const clv_manifest_file *f, part_file *p,
                                     clv_err *err) {
   CLV_AUTO(clv_stored_reader_closep) clv_stored_reader *r = NULL;

@@ -146,8 +146,8 @@ static clv_code list_needed_files(const char *run_dir, clv_orphans *ret, clv_err
   return CLV_OK;
 }
 
-/* Removes one orphan, a file that no checkpoint needs, at its worker. Returns false if it stays
- * listed. */
+/* Removes one orphan, a file that no checkpoint needs, at its worker. Returns false if the orphan
+ * has to stay in kept.orphans. */
 static bool remove_orphan_file(clv_stores *s, const clv_orphans *needed_files, const clv_orphan *o,
                                clv_orphan_report_fn *report, void *user, clv_err *reason) {
   if (is_listed(needed_files, o->kept_file_name, o->keeper_identity)) return false;

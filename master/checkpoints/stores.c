@@ -170,8 +170,8 @@ clv_code clv_checkpoints_compare_digest(const clv_sha256 *found_digest, const cl
 struct clv_stored_reader {
   clv_stores *stores;
   const clv_manifest_file *file;
-  int fd;        /* file in the folder; -1: it is at a worker */
-  store *keeper; /* the worker that has the file; NULL: it is in the folder */
+  int fd;        /* file in the folder of the checkpoint; -1: the file is at a worker */
+  store *keeper; /* worker that has the file; NULL: the file is in the folder of the checkpoint */
   uint64_t kept_file_version;
   uint64_t offset; /* offset of the next range to read */
   /* digest of the bytes read so far; NULL: reading does not begin at 0, or the digest was compared
@@ -216,7 +216,7 @@ static clv_code read_range(clv_stored_reader *r, size_t len, clv_err *err) {
                                    r->range_data, len, &r->kept_file_version, err);
   if (code == CLV_OK) return CLV_OK;
   if (code == CLV_NOT_FOUND || code == CLV_RANGE || code == CLV_ABORTED)
-    /* the worker answers that it does not have the file that the manifest lists */
+    /* the worker does not have the file, the range or the version any more, so the file is lost */
     err->code = CLV_DATA_LOSS;
   return prefix_worker_name(r->stores, r->file->keeper_identity, err);
 }

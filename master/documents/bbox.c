@@ -17,8 +17,8 @@ typedef struct bbox_reader {
 
 /* ---- rotation of pages ----------------------------------------------------------------------- */
 
-/* Parses "Page 3 rot: 90". Metadata such as the title may look the same, but pdfinfo prints it
- * before the rotations. */
+/* Parses "Page 3 rot: 90". Metadata such as the title may look the same, but pdfinfo prints
+ * metadata first, so the line with the rotation replaces its value. */
 static bool read_rotation(const char *line, size_t *ret_page, long *ret_degrees) {
   char *rest;
   if (strncmp(line, "Page ", 5) != 0) return false;

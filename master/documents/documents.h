@@ -35,7 +35,7 @@ typedef struct clv_child_limits {
 enum {
   CLV_MAX_BOX_COORDINATE = 1000,
   CLV_MAX_PAGES = 10000,
-  CLV_MAX_WORDS = 1 << 20 /* most per file */
+  CLV_MAX_WORDS = 1 << 20 /* most words that are read from a file */
 };
 
 /* A word and its box as in LayoutLM: thousandths of the page's width and height, from the upper
@@ -114,7 +114,7 @@ typedef struct clv_windows {
   size_t n_words_without_tokens; /* words for which the tokenizer returned no token */
   int32_t *ids, *labels;         /* [n, width] token ids, and labels */
   int32_t *boxes;                /* [n, width, 4] box of each token */
-  int32_t *words;                /* [n, width] index of the word of each token; -1: none */
+  int32_t *word_indices;         /* [n, width] index of the word of each token; -1: none */
   int32_t *lengths;              /* [n] number of tokens of each window before the padding */
 } clv_windows;
 

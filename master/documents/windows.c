@@ -29,7 +29,7 @@ void clv_windows_done(clv_windows *w) {
   free(w->ids);
   free(w->boxes);
   free(w->labels);
-  free(w->words);
+  free(w->word_indices);
   free(w->lengths);
   *w = (clv_windows){0};
 }
@@ -37,7 +37,7 @@ void clv_windows_done(clv_windows *w) {
 static void put_token(clv_windows *w, size_t at, int32_t id, int32_t word, int32_t label,
                       const int32_t box[4]) {
   w->ids[at] = id;
-  w->words[at] = word;
+  w->word_indices[at] = word;
   w->labels[at] = label;
   memcpy(w->boxes + 4 * at, box, 4 * sizeof *box);
 }
@@ -87,7 +87,7 @@ static clv_code make_rows(const clv_page *page, const int32_t *labels, const pag
   if (!clv_mul_size(w->n, o->width, &n_elements))
     return clv_fail(err, CLV_EXHAUSTED, "too many windows of a page");
   CLV_TRY(clv_alloc(n_elements, sizeof(int32_t), &w->ids, err));
-  CLV_TRY(clv_alloc(n_elements, sizeof(int32_t), &w->words, err));
+  CLV_TRY(clv_alloc(n_elements, sizeof(int32_t), &w->word_indices, err));
   CLV_TRY(clv_alloc(n_elements, sizeof(int32_t), &w->labels, err));
   CLV_TRY(clv_alloc(n_elements, 4 * sizeof(int32_t), &w->boxes, err));
   CLV_TRY(clv_alloc(w->n, sizeof(int32_t), &w->lengths, err));

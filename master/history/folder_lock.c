@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The kernel lock on a run folder. clv_run_folder_lock takes it for the process that trains, or for
- * `stop`; clv_run_folder_is_locked asks for its holder. clv_process_describe_self and
- * clv_process_start_time identify processes, also after their ids have been reused.
+ * `stop`; clv_run_folder_is_locked finds the process that holds the lock. clv_process_describe_self
+ * and clv_process_start_time identify processes, also after their ids have been reused.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +34,8 @@ uint64_t clv_process_start_time(long pid) {
   char path[64], text[1024];
   snprintf(path, sizeof path, "/proc/%ld/stat", pid);
   if (pid <= 0 || !read_line(path, text, sizeof text)) return 0;
-  const char *at = strrchr(text, ')'); /* the process name before it may hold any character */
+  /* the name of the process, in parentheses before this field, may hold any character */
+  const char *at = strrchr(text, ')');
   for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
   return at ? strtoull(at, NULL, 10) : 0;
 }

@@ -131,8 +131,8 @@ static clv_code set_state_without_record(clv_run_entry *e, clv_code code, bool i
                   e->folder);
 }
 
-/* Reads the lock before the record, because a run that ends between the two has then recorded its
- * end. */
+/* Reads the lock first and the record afterwards. A run writes its end before it releases the lock,
+ * so if the lock is free, the record that is read has that end. */
 static clv_code read_entry(clv_run_entry *e, clv_err *err) {
   bool is_locked = clv_run_folder_is_locked(e->folder, &e->holder_pid);
   clv_code code = clv_run_record_read(e->folder, &e->record, &e->read_error);

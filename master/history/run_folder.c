@@ -145,7 +145,7 @@ static clv_code remove_file(const char *folder, const char *name, clv_err *err) 
   return unlink(path.data) == 0 || errno == ENOENT ? CLV_OK : fail_errno(path.data, err);
 }
 
-/* ---- moving the files ------------------------------------------------------------------------ */
+/* ---- moving the files of a run --------------------------------------------------------------- */
 
 /* Makes the path of NAME.number beside the run folder, with symbolic links resolved. */
 static clv_code format_numbered_path(const char *run_dir, unsigned number, char **ret,

@@ -202,7 +202,8 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
   clv_process_describe_self(a);
   if (run->is_resume && c->record.n_checkpoints)
     a->from_step = a->step =
-        /* recorded as the step of this attempt if it fails before it starts */
+        /* the attempt records the newest checkpoint's step as its own, in case it fails before it
+         * starts */
         c->record.checkpoints[0];
   a->began_ms = clv_wall_ms();
   c->has_begun = true;
@@ -310,8 +311,8 @@ static bool is_better(const clv_run_best *new_best, const clv_run_best *old_best
   return new_best->loss < old_best->loss || isnan(old_best->loss);
 }
 
-/* A test uses other records than validations, so the two are not compared: a test is the best
- * evaluation only of a run without validations. */
+/* A test uses other records than a validation, so their results are not compared: a test is the
+ * best evaluation only of a run without validations. */
 void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e) {
   if (!c || !c->has_begun) return;
   clv_run_best *best = &c->record.best;

@@ -124,7 +124,7 @@ static void put_value_cell(clv_bytes *out, const page_run *r, const char *target
 }
 
 /* Returns the scores of the run's test, or those of `eval --intervals` if the run has not tested.
- * Their names become the rows of the table of all runs. */
+ * The names of these scores become the rows of the table of all runs. */
 static const page_scores *test_or_interval_scores(const page_run *r) {
   return r->test_scores.is_set ? &r->test_scores : &r->interval_scores;
 }

@@ -173,7 +173,7 @@ static bool explain_by_distance(const clv_status_view *view, const clv_status_se
     const clv_status_link *l = &s->links[i];
     waits_per_s += l->waits_per_s;
     double link_round_trip_share = l->waits_per_s * l->round_trip_s;
-    /* if waits are much shorter than a round trip, they do not wait for round trips */
+    /* waits that are much shorter than a round trip have another reason than the distance */
     if (link_round_trip_share <= MAX_EQUAL_FACTOR * l->waiting_share)
       round_trip_share += link_round_trip_share;
   }

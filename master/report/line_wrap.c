@@ -10,7 +10,7 @@
 enum { MAX_ITEM_BYTES = 700, WRAP_INDENT = 4 };
 
 int to_percent(double share) {
-  return (int)(100 * CLV_MIN(CLV_MAX(share, 0.0), 1.0) + 0.5); /* NaN is 0 */
+  return (int)(100 * CLV_MIN(CLV_MAX(share, 0.0), 1.0) + 0.5); /* CLV_MAX turns a NaN into 0 */
 }
 
 const char *status_module_kind(const clv_status_module *m) {

@@ -356,10 +356,11 @@ static void put_interval_json(clv_bytes *out, const clv_progress *p, const inter
 
 static void put_interval_text(clv_bytes *out, const clv_reporter *r, const clv_progress *p,
                               const interval_averages *i) {
-  char of[24] = "", accuracy_text[24] = "", skipped_text[96] = "",
+  char total_text[24] = "", accuracy_text[24] = "", skipped_text[96] = "",
        remaining_text[CLV_DURATION_TEXT_BYTES];
   char loss[CLV_JSON_NUMBER_BYTES];
-  if (p->total_steps) snprintf(of, sizeof of, "/%llu", (unsigned long long)p->total_steps);
+  if (p->total_steps)
+    snprintf(total_text, sizeof total_text, "/%llu", (unsigned long long)p->total_steps);
   if (r->has_accuracy)
     snprintf(accuracy_text, sizeof accuracy_text, "  acc %.3f",
              r->correct_sum / (double)r->n_samples);
@@ -370,7 +371,7 @@ static void put_interval_text(clv_bytes *out, const clv_reporter *r, const clv_p
   clv_bytes_printf(out,
                    "step %llu%s  epoch %llu  loss %s%s  %.0f samples/s  up %.1f MB/s  down %.1f "
                    "MB/s  wait %.0f%%%s%s%s",
-                   (unsigned long long)p->step, of, (unsigned long long)p->epoch + 1,
+                   (unsigned long long)p->step, total_text, (unsigned long long)p->epoch + 1,
                    clv_format_number("%.4f", i->loss, loss), accuracy_text, i->samples_per_s,
                    i->up_mb_per_s, i->down_mb_per_s, 100 * i->wait_share,
                    i->remaining_s >= 0 ? "  eta " : "",

@@ -94,7 +94,7 @@ typedef struct clv_evaluation {
 
 typedef struct clv_reporter clv_reporter;
 
-/* bytes of the texts of the formats below */
+/* sizes in bytes of the texts that the functions below write */
 enum { CLV_JSON_NUMBER_BYTES = 32, CLV_DURATION_TEXT_BYTES = 24 };
 
 /* Formats s seconds: "40s", "3m20s", "2h05m"; "" if s is negative, not finite or 1e9 or more.

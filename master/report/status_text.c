@@ -24,9 +24,10 @@ typedef unsigned long long ull;
 static void add_modules(clv_line_wrap *f, const clv_status_session *s) {
   for (uint32_t i = 0; i < s->n_modules && i < MAX_SHOWN_MODULES; i++) {
     const clv_status_module *m = &s->modules[i];
-    char evals[48] = "";
+    char evals_text[48] = "";
     if (m->n_evals)
-      snprintf(evals, sizeof evals, ", %llu evaluation%s", (ull)m->n_evals, CLV_S(m->n_evals));
+      snprintf(evals_text, sizeof evals_text, ", %llu evaluation%s", (ull)m->n_evals,
+               CLV_S(m->n_evals));
     status_begin_line(f, DETAIL_INDENT);
     bool shows_device = m->device && m->device[0] && strcmp(m->device, "cpu") != 0;
     const char *on = shows_device ? " on " : "", *device = shows_device ? m->device : "";
@@ -35,7 +36,7 @@ static void add_modules(clv_line_wrap *f, const clv_status_session *s) {
     else
       status_add_item(f, "module %u%s%s", m->index, on, device);
     status_add_item(f, "%llu step%s, %llu forward, %llu backward%s", (ull)m->n_steps,
-                    CLV_S(m->n_steps), (ull)m->n_forwards, (ull)m->n_backwards, evals);
+                    CLV_S(m->n_steps), (ull)m->n_forwards, (ull)m->n_backwards, evals_text);
     status_add_item(f, "%.1f calls/s", m->calls_per_s);
     status_end_line(f);
   }

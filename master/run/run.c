@@ -33,7 +33,7 @@ void clv_run_done(clv_run *r) {
       r->lock); /* released last: the next process that gets the lock then finds complete files */
 }
 
-/* ---- the blueprint of a command -------------------------------------------------------------- */
+/* ---- making the blueprint of a command ------------------------------------------------------- */
 
 clv_code clv_run_open_blueprint(clv_run *r, bool needs_train_set, clv_scan_scope scope,
                                 clv_err *err) {
@@ -137,7 +137,8 @@ static clv_code check_weight_files(const clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Prints the result of the command `check`. sets_text: text of clv_run_describe_sets. */
+/* Prints the result of the command `check`. sets_text: the text that clv_run_describe_sets has
+ * made. */
 static void print_check_result(const clv_run *r, const char *sets_text) {
   CLV_AUTO(clv_bytes_done) clv_bytes kept = {0};
   char classes_text[48], checked_text[80] = "all of them were looked at";
@@ -204,7 +205,7 @@ clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_opti
   return CLV_EXIT_OK;
 }
 
-/* ---- evaluation ------------------------------------------------------------------------------ */
+/* ---- evaluation of a checkpoint, for eval and predict ---------------------------------------- */
 
 /* Compares the egress table with the table of the run that trained the weights, and opens that
  * run's egress record, the file that lists the sent tensors. */
@@ -215,8 +216,7 @@ static clv_code prepare_egress_record(clv_run *r, const char *command, clv_err *
   return clv_run_open_egress_record(r, command, err);
 }
 
-/* Checks and prints the layers that are at other places (master or worker) than when the run
- * trained. */
+/* Checks and prints the layers that have moved between master and workers since the run trained. */
 static clv_code check_moved_layers(clv_run *r, const clv_checkpoint *c, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes moved = {0};
   CLV_TRY(clv_run_check_moved_layers(r, c, err));

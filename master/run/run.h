@@ -19,8 +19,8 @@ clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_optio
 /* Returns true for a valid value of --checkpoint: "latest", "best", the number of a step, or NULL
  * (option not given). */
 bool clv_is_checkpoint_name(const char *text);
-/* Opens a checkpoint of the run folder `dir`. which: a value of --checkpoint. `notes` as in
- * clv_checkpoint_load_latest. */
+/* Opens a checkpoint of the run folder `dir`. which: a value of --checkpoint. notes: with "latest"
+ * or NULL, receives one line for each newer checkpoint that is not valid. */
 clv_code clv_run_find_checkpoint(const char *dir, const char *which, clv_checkpoint **ret,
                                  clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_options *o);
@@ -47,8 +47,8 @@ clv_exit_code clv_run_checkpoint_rm(const clv_session_config *config, const clv_
 
 /* Writes adapter_config.json and adapter_model.safetensors into `folder`, which is created if it is
  * missing. The files have the adapters of all stages and the other parameters that were trained
- * with them. CLV_PRECONDITION: the run has no adapters. CLV_DATA_LOSS: config.json of model.hf
- * differs from the one that the run began with, and `accepts_change` is false. */
+ * together with the adapters. CLV_PRECONDITION: the run has no adapters. CLV_DATA_LOSS: config.json
+ * of model.hf differs from the one that the run began with, and `accepts_change` is false. */
 clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool accepts_change,
                              clv_err *err) CLV_USE_RESULT;
 

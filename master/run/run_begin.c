@@ -65,7 +65,7 @@ clv_code clv_run_check_finished(clv_run *r, bool *ret, clv_err *err) {
   if (!r->o->resume || (!is_finished && !r->has_other_data)) return CLV_OK;
   CLV_TRY(count_steps(r, &n_command_steps, &n_session_steps, err));
   CLV_TRY(clv_run_check_named_checkpoint(r, err));
-  /* Without a readable checkpoint the run trains again. */
+  /* If no checkpoint can be read, the run trains again, so it does not count as finished. */
   if (clv_run_load_start_checkpoint(r, &c, NULL) != CLV_OK) return CLV_OK;
   uint64_t step = clv_checkpoint_manifest(c)->step;
   CLV_TRY(check_steps_left(r, step, n_session_steps, err));
@@ -79,7 +79,7 @@ clv_code clv_run_check_finished(clv_run *r, bool *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- where --resume starts ------------------------------------------------------------------- */
+/* ---- finding where --resume starts ----------------------------------------------------------- */
 
 /* Fails because the run had checkpoints, and they are missing now. Starting at step 1 would
  * silently repeat work that may have taken days. */

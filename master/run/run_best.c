@@ -139,7 +139,7 @@ clv_code clv_run_write_best_checkpoint(clv_run *r, const clv_best_checkpoint *b,
   return CLV_OK;
 }
 
-/* ---- opening the checkpoint that the user names ---------------------------------------------- */
+/* ---- opening the checkpoint that --checkpoint names ------------------------------------------ */
 
 bool clv_is_checkpoint_name(const char *text) {
   char rewritten_name[24];

@@ -48,8 +48,9 @@ static void add_key_change(clv_run *r, const char *key, size_t key_len, const ch
 enum { NO_COMMON_STAGE = 0 };
 
 /* Returns true for keys of a stage that the change of the cut describes already: its layers, and
- * all keys of a stage that one of the two sessions lacks. n_common: number of stages that both
- * sessions have; NO_COMMON_STAGE: the sessions have different layers, so every key counts. */
+ * all keys of a stage that only the earlier or only the present session has. n_common: number of
+ * stages that both sessions have; NO_COMMON_STAGE: the sessions have different layers, so every key
+ * counts. */
 static bool is_key_of_cut(const char *key, size_t n_common) {
   static const char stages_prefix[] = "stages.", layers_prefix[] = ".layers";
   if (n_common == NO_COMMON_STAGE || strncmp(key, stages_prefix, sizeof stages_prefix - 1) != 0)
@@ -287,7 +288,8 @@ clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) {
   clv_err reason;
   CLV_TRY(load_last_session(r, &last_session, &reason, err));
   if (!last_session)
-    /* no error: if the checkpoint does not fit the session, loading the checkpoint fails */
+    /* not an error: if the checkpoint does not fit the session, loading it fails with a reason of
+     * its own */
     return CLV_OK;
   return check_optimizer(r, last_session, err);
 }
@@ -312,7 +314,7 @@ clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0};
   clv_err reason;
   CLV_TRY(load_last_session(r, &earlier_session, &reason, err));
-  /* no error: the folder has only checkpoints, no session to compare with */
+  /* not an error: a folder that has only checkpoints has no session to compare with */
   if (!earlier_session) return CLV_OK;
   CLV_TRY(clv_session_config_write_lines(earlier_session, &before, err));
   CLV_TRY(clv_session_config_write_lines(r->config, &after, err));

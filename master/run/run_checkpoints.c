@@ -98,7 +98,7 @@ clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir,
   }
   l->n = n;
   if (n) return CLV_OK;
-  /* fails for an invalid name with the same error as `eval` */
+  /* if the name is invalid, this call fails with the same error as `eval` */
   CLV_TRY(clv_run_find_checkpoint(dir, checkpoint_name, &c, NULL, err));
   return clv_fail(err, CLV_NOT_FOUND,
                   "run folder %s has no checkpoint '%s': `cleave-master checkpoint ls` lists them",

@@ -4,7 +4,8 @@
  * training records, n_c of them of class c, C classes, as scikit-learn's compute_class_weight. A
  * class without training records gets 1. The run's session file stores the weights as loss.weight,
  * so `eval` and `predict` use the same weights as the training. A target with class_weights:
- * balanced has such weights for its own classes; records without a label of it do not count.
+ * balanced has such weights for its own classes; records without a label of that target do not
+ * count.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,7 @@ static clv_code make_weight_list(clv_run *r, size_t n, clv_number_list *ret, clv
   return CLV_OK;
 }
 
-/* Sets the weight of each class from its records. */
+/* Computes the weight of each class from `counts`, the number of records of each class. */
 static void balance(const size_t *counts, size_t n, double *weights) {
   size_t n_labels = 0;
   for (size_t c = 0; c < n; c++) n_labels += counts[c];
@@ -108,7 +109,7 @@ static clv_code read_stored_weights(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- weights of targets ---------------------------------------------------------------------- */
+/* ---- class weights of targets ---------------------------------------------------------------- */
 
 static bool is_balanced(const clv_target_spec *t) {
   return t->class_weights == CLV_CLASS_WEIGHTS_BALANCED;
@@ -122,7 +123,8 @@ static size_t count_balanced_classes(const clv_session_config *c) {
   return n;
 }
 
-/* Sets the weights of a target from the training records that have a label of it. */
+/* Sets the class weights of a target. They are computed from the training records that have a label
+ * of this target. */
 static clv_code balance_target(const clv_run *r, size_t target, const clv_number_list *weights,
                                clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;

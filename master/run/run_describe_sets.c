@@ -69,7 +69,7 @@ static clv_code describe_levels(const described_set *s, bool writes_json, clv_by
   return CLV_OK;
 }
 
-/* ---- classes of one set ---------------------------------------------------------------------- */
+/* ---- records of each class of one set -------------------------------------------------------- */
 
 static size_t count_classes(const clv_dataset *ds) {
   int64_t low, high;
@@ -150,7 +150,7 @@ static clv_code describe_classes(const described_set *s, bool writes_json, clv_b
   return CLV_OK;
 }
 
-/* ---- table of the classes of all sets -------------------------------------------------------- */
+/* ---- table with the classes of all sets ------------------------------------------------------ */
 
 static void append_table_row(clv_bytes *out, const char *name, const size_t counts[N_SETS],
                              const bool is_shown[N_SETS]) {
@@ -294,7 +294,7 @@ static clv_code append_target(const described_set sets[N_SETS], size_t target, c
 }
 
 /* Appends a member with the classes of a set and their records, [{"name":"no","records":80},...].
- * The last one, without a name, has the records without a label, if there are any. */
+ * The last element, which has no name, counts the records without a label, if there are any. */
 static clv_code append_target_set_json(const described_set *s, size_t target, clv_bytes *out,
                                        clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;

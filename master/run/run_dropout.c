@@ -52,7 +52,7 @@ double clv_percentile(const float *sorted, size_t n, double quantile) {
   return value_below + (at - (double)index_below) * ((double)sorted[index_above] - value_below);
 }
 
-/* Computes mean and interval of each value over n passes. */
+/* Computes mean and interval of each output value over the n passes. */
 static clv_code summarize_passes(clv_tensor *const *passes, size_t n, clv_interval_tensors *ret,
                                  clv_err *err) {
   CLV_AUTO(clv_freep) float *values = NULL;
@@ -82,7 +82,7 @@ void clv_interval_tensors_done(clv_interval_tensors *t) {
   *t = (clv_interval_tensors){NULL};
 }
 
-/* The outputs of the passes. */
+/* Outputs of all passes with dropout. */
 typedef struct pass_list {
   clv_tensor **list;
   size_t n;
@@ -93,7 +93,7 @@ static void free_pass_outputs(pass_list *p) {
   free(p->list);
 }
 
-/* Computes the passes after the first one, whose outputs are `first_outputs`. */
+/* Computes all passes but the first, whose outputs the caller has: `first_outputs`. */
 static clv_code compute_passes(clv_run *r, clv_tensor *first_outputs, pass_list *ret,
                                clv_err *err) {
   clv_step_result ignored_result;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Handles the egress table (the tensors that a run may send) and the egress record (the file of
- * those that it has sent): compares the table with that of the first attempt, opens and closes the
- * record, and chooses the number of micro-batches. `train`, `eval` and `predict` call these
- * functions.
+ * Handles the egress table (the tensors that a run may send) and the egress record (the file of the
+ * tensors that the run has sent): compares the table with that of the first attempt, opens and
+ * closes the record, and chooses the number of micro-batches. `train`, `eval` and `predict` call
+ * these functions.
  */
 #include <stdio.h>
 #include <string.h>

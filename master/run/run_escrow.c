@@ -12,7 +12,7 @@
 
 static bool has_escrow(const clv_session_config *c) { return c->checkpoint.escrow.every_ms > 0; }
 
-/* ---- the place of the sealed copies ---------------------------------------------------------- */
+/* ---- finding the sealed copies of a run ------------------------------------------------------ */
 
 clv_code clv_run_find_escrow_location(const clv_session_config *config, char ret_id[33],
                                       clv_escrow_location *ret, clv_err *err) {
@@ -70,10 +70,10 @@ clv_code clv_run_escrow_remove_later(const clv_session_config *config, uint64_t 
              : CLV_OK;
 }
 
-/* ---- the key of the sealed copies ------------------------------------------------------------ */
+/* ---- the key that seals the copies ----------------------------------------------------------- */
 
-/* Makes a key for sealed copies. Fails if there is a copy that was sealed with another key, which
- * is missing now. */
+/* Makes a key for sealed copies. Fails if a copy exists already, because the key that sealed it is
+ * missing and no new key can open it. */
 static clv_code create_escrow_key(clv_run *r, const clv_escrow_location *location, clv_err *err) {
   const char *path = r->config->checkpoint.escrow.key;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -168,7 +168,8 @@ clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *e
   uint64_t newest_step = clv_escrow_newest_step(&location);
   if (newest_step == CLV_CHECKPOINT_NONE || (step != CLV_CHECKPOINT_NONE && newest_step <= step))
     return CLV_OK;
-  clv_run_escrow_stop(r); /* otherwise the thread would read files that this function is writing */
+  /* stopped first, because the sealing thread would read files that this function writes */
+  clv_run_escrow_stop(r);
   CLV_TRY(note_orphan_files(r->dir.data, newest_step, err));
   clv_code code =
       clv_escrow_restore_checkpoint(&location, &r->escrow_key, r->dir.data, &newest_step, err);

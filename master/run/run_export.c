@@ -97,8 +97,8 @@ static clv_code add_tensor_as_f32(export_work *x, const clv_weights_entry *e, co
   return CLV_OK;
 }
 
-/* Adds a tensor to the list of tensors to write. prefix "": under its own name; otherwise under
- * `prefix` and the name that peft uses. */
+/* Adds a tensor to the list of tensors to write. The file lists the tensor under its own name if
+ * `prefix` is "", otherwise under `prefix` followed by the name that peft uses. */
 static clv_code add_tensor(export_work *x, const clv_weights_entry *e, const char *prefix,
                            clv_err *err) {
   char peft_name[CLV_PEFT_PARAM];
@@ -264,7 +264,7 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
   size_t max_tensors = 0;
   CLV_TRY(open_all_tensors(&x, err));
   x.family = clv_model_hf_family(x.session);
-  if (x.family >= 0) /* because names in peft's files depend on the family */
+  if (x.family >= 0) /* because the names of tensors in the files of peft depend on the family */
     CLV_TRY(compare_model_config(&x, accepts_change, err));
   if (x.family < 0) x.family = guess_family(&x);
   for (uint32_t i = 0; i < x.n_stages; i++) max_tensors += clv_weights_n_entries(x.stage_files[i]);
@@ -510,7 +510,7 @@ static clv_code write_hf_config(const export_work *x, const char *folder, clv_er
 }
 
 /* Adds the bias of the token decoder a second time, as a parameter of the head, because
- * transformers has both and requires both in a folder. */
+ * transformers has two parameters for this bias and requires both in a folder. */
 static clv_code add_bias_of_head(export_work *x, clv_err *err) {
   static const char decoder_suffix[] = ".decoder.bias";
   for (size_t i = 0, n = x->n; i < n; i++) {

@@ -76,8 +76,8 @@ static void print_orphan(void *user, const clv_orphan *o, const clv_err *reason)
   }
 }
 
-/* Removes the files at workers that no checkpoint needs. A worker that cannot be reached is
- * reported by print_orphan and is no failure here. */
+/* Removes the files at workers that no checkpoint needs. If a worker cannot be reached,
+ * print_orphan reports its files, and the command does not fail. */
 static clv_code remove_unneeded_files(checkpoint_command *c, clv_err *err) {
   clv_code code = clv_orphans_remove_files(c->dir, c->stores, print_orphan, c, err);
   if (code == CLV_OK || c->exit_code == CLV_EXIT_OK) return code;

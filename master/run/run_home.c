@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fetches checkpoints that stayed at workers when a run ends, because rented workers are given back
- * then. clv_run_gather_at_end fetches the newest checkpoint and the best, and removes the copies at
- * the workers. It prints each file that it cannot fetch, with the worker and the reason, and the
- * older checkpoints that stay at workers.
+ * at that time. clv_run_gather_at_end fetches the newest checkpoint and the best, and removes the
+ * copies at the workers. It prints each file that it cannot fetch, with the worker and the reason,
+ * and the older checkpoints that stay at workers.
  *
  * Files at workers that no checkpoint of the run lists are removed at the end, when `train
  * --resume` begins an attempt, and when a recovery begins an attempt. A master that is no longer
@@ -19,7 +19,8 @@
 typedef struct gather_work {
   clv_run *run;
   clv_stores *stores;
-  uint64_t step, bytes; /* bytes: sum of the files that were fetched */
+  /* step: step of the checkpoint; bytes: sum of the sizes of its fetched files */
+  uint64_t step, bytes;
 } gather_work;
 
 static void free_gathering(gather_work *g) { clv_stores_free(g->stores); }
@@ -109,9 +110,9 @@ static bool is_file_needed(const clv_run *r, const char *kept_file_name) {
   return may_be_needed;
 }
 
-/* Removes the files at a worker that belong to this run and to none of its checkpoints, as after a
- * worker was lost while a checkpoint was being written. Does nothing if the worker cannot be
- * reached. */
+/* Removes the files at a worker that belong to this run and to none of its checkpoints, for example
+ * because another worker was lost before the checkpoint was complete. Does nothing if the worker
+ * cannot be reached. */
 static void remove_unneeded_files_at(const gather_work *g, const clv_remote_spec *w) {
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   char prefix[34];
@@ -186,7 +187,7 @@ void clv_run_gather_at_end(clv_run *r) {
   uint64_t newest_step;
   clv_err err;
   if (!has_files_at_workers(r, &newest_step)) return;
-  clv_interrupt_handled(); /* a second signal ends the process */
+  clv_interrupt_handled(); /* from here on, a second signal ends the process at once */
   clv_code code = clv_run_lock_check_newest(r->lock, &err);
   if (code == CLV_OK) code = clv_stores_new(r->config, &g.stores, &err);
   if (code != CLV_OK) {

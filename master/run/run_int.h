@@ -38,7 +38,7 @@ typedef struct clv_best_checkpoint {
   char target[CLV_BEST_TARGET_BYTES]; /* target that has the metric; "": the evaluation itself */
 } clv_best_checkpoint;
 
-/* ---- the data of a run (run_data.c) ---------------------------------------------------------- */
+/* ---- digests of the data of a run (run_data.c) ----------------------------------------------- */
 
 /* A line of data.digest: digest of one part of a set, or of a file of the model. */
 typedef struct clv_data_digest {
@@ -115,12 +115,14 @@ typedef struct clv_run {
   bool describes_only; /* `plan`: prints also the tensors that privacy forbids, then fails */
   const clv_run_options *o;
   clv_run_data data;
-  /* class weights that replace loss.class_weights and those of targets; NULL: the session does not
-   * have this key */
+  /* numbers that `class_weights: balanced` of the loss and of targets stands for; NULL: the session
+   * does not have that value */
   double *class_weights;
-  /* [n_targets] targets of the session, with these weights; NULL: no target has the key */
+  /* [n_targets] the targets of the session with their balanced class weights; NULL: no target has
+   * `class_weights: balanced` */
   clv_target_spec *weighted_targets;
-  /* cumulative chances of the training records to be drawn; NULL: an epoch has each record once */
+  /* cumulative probabilities with which the training records are drawn; NULL: an epoch has each
+   * record once */
   double *sampling_sums;
   uint64_t n_omitted_records; /* records left out because they have values that are not finite */
   clv_blueprint *blueprint;
@@ -171,9 +173,9 @@ typedef enum clv_scan_scope { CLV_SCAN_NOTHING, CLV_SCAN_VALUES, CLV_SCAN_IMAGES
  * this function opens the training records and checks that the pipeline has a schedule. */
 clv_code clv_run_open_blueprint(clv_run *r, bool needs_train_set, clv_scan_scope scope,
                                 clv_err *err) CLV_USE_RESULT;
-/* Checks the records for values that are not finite (run_scan.c). Fails on such a record or leaves
- * it out, as data.non_finite says, and prints its progress. decodes_images: decodes the images
- * too. */
+/* Checks the records for values that are not finite (run_scan.c). If a record has such a value,
+ * fails or leaves the record out, depending on data.non_finite. Prints its progress.
+ * decodes_images: decodes the images too. */
 clv_code clv_run_scan_data(clv_run *r, bool decodes_images, clv_err *err) CLV_USE_RESULT;
 /* Returns how many of n_records records clv_run_scan_data reads: fewer with --quick. */
 size_t clv_run_scan_limit(const clv_run *r, size_t n_records);
@@ -184,19 +186,21 @@ clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Checks the blueprint against session and policy, together with the results of the look, the
  * measurement of what sent tensors show, if clv_run_take_look has run it. */
 clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Warns of tensors that the policy permits now but refuses at a later command. For `plan` and
- * `check`. */
+/* Warns of tensors that the policy permits for this command but would refuse in a later one, such
+ * as `train --resume`. For `plan` and `check`. */
 void clv_run_print_later_refusals(const clv_run *r);
 
 /* For `plan`: prints what the runs of all folds send together, if the session has folds. */
 void clv_run_print_folds(const clv_run *r);
 
-/* Replaces loss.class_weights by numbers: those of the training records or, without these, those of
- * the run. Call before the blueprint is made. (run_class_weights.c) */
+/* Replaces class_weights: balanced, of the loss and of targets, by numbers. Computes the numbers
+ * from the labels of the training records. If the command has not read these records, takes the
+ * numbers from the session that the run has stored. Call before the blueprint is made.
+ * (run_class_weights.c) */
 clv_code clv_run_resolve_class_weights(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
-/* Computes the chances of the training records to be drawn, if the session has data.sampling.
- * (run_sampling.c) */
+/* Computes r->sampling_sums, from which training records are drawn, if the session has
+ * data.sampling. (run_sampling.c) */
 clv_code clv_run_make_sampling(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- starting a training (run_open.c) -------------------------------------------------------- */
@@ -230,12 +234,12 @@ void clv_early_stopping_count_validation(clv_early_stopping_state *s, const clv_
                                          double value, uint64_t step);
 /* Returns true if the run stops, because the last `patience` validations were no improvement. */
 bool clv_early_stopping_is_due(const clv_early_stopping_state *s, const clv_train_config *c);
-/* Counts the validation `e` at the present step. */
+/* Counts the validation result `e` of the present step for early stopping. */
 void clv_run_count_validation(clv_run *r, const clv_step_result *e);
 /* Prints that the run has stopped early, and why, if it has. */
 void clv_run_print_early_stopping(const clv_run *r);
 
-/* ---- checkpoints (run_save.c) ---------------------------------------------------------------- */
+/* ---- saving checkpoints (run_save.c) --------------------------------------------------------- */
 
 /* Completes the checkpoint in progress if its files are durable, and begins another one if it is
  * due. If the disk cannot take the checkpoint, warns and goes on. Call after each round.
@@ -267,7 +271,7 @@ uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns);
  * attempt. */
 void clv_checkpoint_note_round(clv_run_save_state *s, bool is_saving, uint64_t ns);
 
-/* ---- recovery (run_recover.c) ---------------------------------------------------------------- */
+/* ---- recovery after the loss of a worker (run_recover.c) ------------------------------------- */
 
 /* Recovers from the failure `err` of the loop or the last evaluation if a worker was lost: closes
  * the trainer, tries to connect until recovery.give_up_after, and restores the newest checkpoint.
@@ -284,7 +288,7 @@ void clv_run_write_failed_schedule(const clv_run *r, const clv_err *reason);
 /* ---- the look: measures what sent tensors show (run_look.c) ---------------------------------- */
 
 /* Runs the look: computes the tensors that would be sent, with the initial weights (c NULL) or
- * those of a checkpoint, and measures how much of the records they show. Sends nothing.
+ * those of a checkpoint, and measures how much of the records these tensors show. Sends nothing.
  * CLV_INVALID: session or policy do not permit the result. */
 clv_code clv_run_take_look(clv_run *r, const clv_checkpoint *c, clv_err *err) CLV_USE_RESULT;
 /* As clv_run_take_look, but with secret weights that are drawn for this measurement only. For
@@ -322,7 +326,7 @@ clv_exit_code clv_run_eval_checkpoint(clv_run *r, const char *command, clv_step_
 /* fails, with a printed error, if the session has no data.test */
 clv_exit_code clv_run_check_has_test(const clv_run *r);
 
-/* ---- printing (run_print.c) ------------------------------------------------------------------ */
+/* ---- printing of errors, notices and results (run_print.c) ----------------------------------- */
 
 /* Prints an error that ends the command. Adds it to the journal if the run has one. r may be NULL.
  * Returns `code`. */
@@ -356,7 +360,7 @@ typedef struct clv_run_scores {
 clv_code clv_run_take_scores(const clv_run *r, const clv_step_result *e, bool with_curves,
                              clv_run_scores *ret, clv_err *err) CLV_USE_RESULT;
 void clv_run_scores_free(clv_run_scores *s);
-/* most records of worst_records.json; with several targets, each has an equal share */
+/* most records in worst_records.json; with several targets, each target has an equal share */
 enum { CLV_RUN_MAX_WORST_RECORDS = 60 };
 /* Writes the records of data.test with the largest losses in the last evaluation, to
  * worst_records.json, readable by the owner only. Writes no file if the session has no scores. */
@@ -434,8 +438,8 @@ void clv_run_print_moved_folder(const clv_run *r);
  * names `label` and the line. */
 clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
                                 clv_data_digests *ret, clv_err *err) CLV_USE_RESULT;
-/* Compares the data with those that a resumed run began with, by their digests. CLV_DATA_LOSS: they
- * differ and the user has not accepted other data; err names the part. */
+/* Compares the data with the data that a resumed run began with, by their digests. CLV_DATA_LOSS:
+ * the data differ and the user has not accepted other data; err names the part. */
 clv_code clv_run_compare_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Compares the files of model.hf and data.tokenizer with those that the run began with. For `eval`
  * and `predict`, which use other records than the training. CLV_DATA_LOSS: a file differs and the
@@ -503,7 +507,8 @@ uint64_t clv_run_best_checkpoint_step(const char *dir);
 /* Deletes the file that names the best checkpoint. */
 void clv_run_delete_best_file(const char *dir);
 
-/* Opens the checkpoint that --checkpoint names. `notes` as in clv_checkpoint_load_latest. */
+/* Opens the checkpoint that --checkpoint names, or the newest valid one. notes: receives one line
+ * for each newer checkpoint that is not valid. */
 clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_bytes *notes,
                                  clv_err *err) CLV_USE_RESULT;
 
@@ -603,15 +608,15 @@ clv_code clv_classes_parse(const char *text, size_t len, const char *label, clv_
                            clv_err *err) CLV_USE_RESULT;
 /* Reads the class names of the run in `dir`; ret->n 0: the run has no such file. */
 clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) CLV_USE_RESULT;
-/* Compares class names `c` with those of `d`, which errors call `label`. CLV_DATA_LOSS: they
- * differ; err names the difference and where the names come from. */
+/* Compares the class names `c` with those of the data set `d`, which errors call `label`.
+ * CLV_DATA_LOSS: the names differ; err names the difference and the source of the names. */
 clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const clv_dataset *d,
                                  const char *label, clv_err *err) CLV_USE_RESULT;
 /* Writes the class names of the training images into the run folder. Fails if a resumed run has
  * other class names. */
 clv_code clv_run_write_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
-/* ---- data in tables (run_table.c) ------------------------------------------------------------ */
+/* ---- values learnt from a training table (run_table.c) --------------------------------------- */
 
 /* Makes the run print a notice when it reads a table that is larger than memory. Call before data
  * are opened. */
@@ -623,8 +628,8 @@ clv_code clv_run_read_learnt(const clv_run *r, clv_learnt **ret, clv_err *err) C
  * the data are no table. */
 clv_code clv_run_write_learnt(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Appends, for each column of the training table, its range, its numbers of missing and of distinct
- * values, and what is suspicious; as JSON: the member "columns", which is [] if the data are no
- * table. */
+ * values, and warnings of suspicious values. As JSON, appends the member "columns", which is [] if
+ * the data are no table. */
 clv_code clv_run_describe_columns(const clv_run *r, bool writes_json, clv_bytes *out,
                                   clv_err *err) CLV_USE_RESULT;
 
@@ -685,11 +690,10 @@ clv_code clv_run_compute_probabilities(const clv_session_config *c, const clv_te
                                        clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Predictions of several targets (run_target_predictions.c). The CSV columns of a target are its
- * predicted class or number; if it has classes or is a yes or no, its outputs or probabilities;
- * then the ends of the intervals, if there are any. _add_header appends the names of the columns
- * after
- * "id"; _add_csv the cells of a row after the id; _add_json the member "targets" of a row's object;
- * _add_names a JSON list with the names of all outputs. */
+ * predicted class or number; then, if the target has classes or is a yes or no, its outputs or
+ * probabilities; then the ends of the intervals, if there are any. _add_header appends the names of
+ * the columns after the column of ids, _add_csv the cells of a row after its id, _add_json the
+ * member "targets" of a row's object, _add_names a JSON list with the names of all outputs. */
 void clv_target_predictions_add_header(clv_bytes *out, const clv_predictions *r);
 void clv_target_predictions_add_csv(clv_bytes *out, const clv_predictions *r, size_t row);
 void clv_target_predictions_add_json(clv_bytes *out, const clv_predictions *r, size_t row);

@@ -31,9 +31,9 @@ static clv_code lock_run_dir(clv_run *r, clv_err *err) {
   return clv_run_lock_new(r->dir.data, &r->lock, err);
 }
 
-/* Locks the folder of a resumed run before its key is read, because otherwise another process could
- * begin a run there in between. The folder of a new run is made later, when everything else has
- * been checked. */
+/* Locks the folder of a resumed run. Called before the key of the run is read, because another
+ * process could otherwise begin a new run in the folder after the key was read. The folder of a new
+ * run is made later, when everything else has been checked. */
 static clv_code lock_resumed_run(clv_run *r, clv_err *err) {
   bool has_folder = access(r->config->checkpoint.dir, F_OK) == 0;
   return r->o->resume && has_folder ? lock_run_dir(r, err) : CLV_OK;
@@ -103,7 +103,8 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
   clv_run_print_validation_split(r);
   CLV_TRY(clv_run_take_look_before_training(r, err));
   if (needs_trials)
-    /* before clv_run_resolve_micro_batches, whose trials send random numbers under this table */
+    /* printed before the trials of clv_run_resolve_micro_batches, because these already send
+     * tensors of this table, filled with random numbers */
     CLV_TRY(print_egress_table(r, err));
   CLV_TRY(clv_run_resolve_micro_batches(r, reads_stored_number, err));
   CLV_TRY(clv_run_write_classes(r, err));
@@ -226,7 +227,7 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Restores the newest usable checkpoint. *ret_was_newer_refused: there may be a newer one that
+/* Restores the newest usable checkpoint. *ret_was_newer_refused: a newer checkpoint may exist that
  * could not be used. */
 static clv_code restore_newest_checkpoint(clv_run *r, clv_train_position *ret,
                                           bool *ret_was_newer_refused, clv_err *err) {
@@ -256,8 +257,8 @@ static clv_code restore_start_checkpoint(clv_run *r, clv_train_position *ret, cl
 static clv_code find_start_position(clv_run *r, clv_err *err) {
   clv_train_position at = {0};
   if (r->is_resumed) CLV_TRY(restore_start_checkpoint(r, &at, err));
-  /* If the user has accepted data with fewer records, the position may be behind their end; then
-   * the next epoch begins. */
+  /* If the user has accepted data with fewer records, the position may be behind the last record;
+   * then the next epoch begins. */
   if (r->has_other_data && at.cursor.index >= r->data.train_rows.n)
     at.cursor = (clv_cursor){at.cursor.epoch + 1, 0};
   r->steps = (clv_run_steps){.cursor = at.cursor,

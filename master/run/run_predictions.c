@@ -14,7 +14,7 @@
 
 #include "master/run/run_int.h"
 
-/* ---- probabilities --------------------------------------------------------------------------- */
+/* ---- probabilities of outputs ---------------------------------------------------------------- */
 
 static void apply_softmax_to_row(const float *x, size_t n, float *ret) {
   double max_output = -INFINITY, sum = 0;
@@ -120,7 +120,7 @@ static const char *find_record_id(const clv_predictions *r, size_t row) {
   return id ? id : clv_dataset_image_path(r->data, r->index[row]);
 }
 
-/* ---- lines of CSV ---------------------------------------------------------------------------- */
+/* ---- lines of CSV, one per record ------------------------------------------------------------ */
 
 /* Appends the names of the columns with values, such as "output_cat", or "low_output_cat" with the
  * prefix "low_". */
@@ -183,7 +183,7 @@ static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t r
   clv_bytes_puts(out, "\n");
 }
 
-/* ---- lines of JSON --------------------------------------------------------------------------- */
+/* ---- lines of JSON, one per record ----------------------------------------------------------- */
 
 static void append_json_id(clv_bytes *out, const clv_predictions *r, size_t row) {
   const char *id = find_record_id(r, row);
@@ -226,7 +226,7 @@ static void append_json_record(clv_bytes *out, const clv_predictions *r, size_t 
   clv_bytes_puts(out, "}\n");
 }
 
-/* ---- writing files --------------------------------------------------------------------------- */
+/* ---- writing files of predictions ------------------------------------------------------------ */
 
 static void file_closep(FILE **f) {
   if (*f) fclose(*f);

@@ -25,8 +25,9 @@ static bool is_interrupted(const clv_run *r) {
   return clv_ms_since_interrupt() || (r->o->interrupted && *r->o->interrupted);
 }
 
-/* Returns true if a worker or its link was lost. Damage of data in transit counts as a loss only
- * the first time, because a line that damages data again and again would never let the run end. */
+/* Returns true if a worker or its link was lost. Data that were damaged in transit count as a loss
+ * only the first time, because a connection that damages data again and again would otherwise keep
+ * the run from ever ending. */
 static bool is_worker_loss(clv_run *r, const clv_err *err) {
   if (is_interrupted(r)) return false;
   if (err->code == CLV_UNAVAILABLE)
@@ -62,8 +63,8 @@ static uint64_t find_newest_checkpoint_step(const clv_run *r) {
   return clv_checkpoint_steps_with_manifest(r->dir.data, &step, 1) ? step : 0;
 }
 
-/* Puts `prefix`, the reason why the failure `err` ends the run, in front of its text. Returns its
- * code. */
+/* Puts `prefix`, the reason why the failure `err` ends the run, in front of the text of `err`.
+ * Returns the code of `err`. */
 static clv_code prefix_reason(clv_err *err, const char *prefix) {
   return clv_err_prefix(err, "%s", prefix);
 }
@@ -158,7 +159,7 @@ void clv_run_write_failed_schedule(const clv_run *r, const clv_err *reason) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err ignored_err;
   if (reason->code != CLV_DEADLINE && reason->code != CLV_INTERNAL)
-    /* for these failures nothing is written, because the schedule cannot have caused them */
+    /* writes no file, because the schedule cannot have caused other failures than these two */
     return;
   clv_trainer_append_schedule_text(r->trainer, &text);
   if (!text.len || clv_run_write_file(r, "schedule.failed", &text, &ignored_err) != CLV_OK) return;

@@ -2,7 +2,8 @@
  *
  * `train --resume --checkpoint best|STEP`: the run goes on from an earlier checkpoint. Later
  * checkpoints are removed, because the run takes their steps again, perhaps with other settings.
- * The run removes these only after the workers have the state of the chosen checkpoint.
+ * The later checkpoints are removed only after the workers have received the state of the chosen
+ * checkpoint.
  */
 #include <string.h>
 

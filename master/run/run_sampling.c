@@ -8,7 +8,8 @@
 
 #include "master/run/run_int.h"
 
-/* Makes the sums of chances by the classes of the target that the session names. */
+/* Computes r->sampling_sums from the classes that the target data.sampling_target gives the
+ * records. */
 static clv_code make_sums_of_target(clv_run *r, clv_err *err) {
   const clv_data_config *d = &r->config->data;
   size_t k = 0;

@@ -50,7 +50,7 @@ void clv_checkpoint_note_round(clv_run_save_state *s, bool is_saving, uint64_t n
     s->present_cost_ns += ns - s->usual_round_ns;
 }
 
-/* ---- one checkpoint -------------------------------------------------------------------------- */
+/* ---- saving one checkpoint ------------------------------------------------------------------- */
 
 static clv_train_position current_position(const clv_run *r) {
   return (clv_train_position){.cursor = r->steps.cursor,
@@ -67,7 +67,8 @@ static clv_code begin_checkpoint(clv_run *r, clv_err *err) {
   s->begin_ns = clv_now_ns();
   s->step = clv_trainer_step_count(r->trainer);
   CLV_TRY(clv_run_lock_check_newest(r->lock, err));
-  /* first, because a resume from this checkpoint needs the lines of its steps */
+  /* synced before the checkpoint begins, because a run that resumes from it needs the lines of its
+   * steps */
   CLV_TRY(clv_reporter_sync(r->reporter, err));
   CLV_TRY(clv_trainer_begin_save(r->trainer, r->dir.data, &at, err));
   s->present_cost_ns = clv_now_ns() - s->begin_ns;
@@ -92,9 +93,9 @@ static clv_code check_newest_attempt(void *user, clv_err *err) {
   return clv_run_lock_check_newest(r->lock, err);
 }
 
-/* Completes the checkpoint in progress if its files are durable. waits_for_files: waits until they
- * are. After a failure the next checkpoint is due at once. *ret (may be NULL): result of the
- * checkpoint. */
+/* Completes the checkpoint in progress if its files are durable. waits_for_files: waits until the
+ * files are durable. After a failure the next checkpoint is due at once. *ret (may be NULL): result
+ * of the checkpoint. */
 static clv_code finish_checkpoint(clv_run *r, bool waits_for_files, clv_save_result *ret,
                                   clv_err *err) {
   clv_run_save_state *s = &r->save_state;

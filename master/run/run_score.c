@@ -122,7 +122,7 @@ clv_code clv_run_make_scores(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- names of classes ------------------------------------------------------------------------ */
+/* ---- names of classes for texts and JSON ----------------------------------------------------- */
 
 /* Source of the names of classes for class_name. */
 typedef struct name_source {
@@ -165,7 +165,8 @@ static void append_json_targets(const clv_run *r, const clv_step_result *e, clv_
     if (r->config->loss.targets[i].masks_missing)
       clv_bytes_printf(out, ",\"labelled\":%llu", (unsigned long long)e->n_target_labels[i]);
     if (json.failed) out->failed = true;
-    /* appends the members in `json` without the first brace; "{}" has no members */
+    /* Appends the members in `json` without its opening brace. "{}" has no members, so only the
+     * closing brace is added. */
     if (json.len > 2) clv_bytes_printf(out, ",%s", json.data + 1);
     if (json.len <= 2) clv_bytes_puts(out, "}");
   }
@@ -240,14 +241,14 @@ clv_code clv_run_write_worst_records(const clv_run *r, clv_err *err) {
 
 /* ---- results of evaluations ------------------------------------------------------------------ */
 
-/* Destination of add_scalar. */
+/* List to which add_scalar appends scalars. */
 typedef struct scalar_list {
   clv_run_scores *to;
   const char *target; /* name of the target that has the scores; NULL: records have one label */
 } scalar_list;
 
-/* Callback of clv_scores_for_each: appends a scalar. Its tag is its name or, for a target, both
- * names, such as "died.auc". */
+/* Callback of clv_scores_for_each: appends a scalar. Its tag is the name of the score or, for a
+ * target, the names of target and score, such as "died.auc". */
 static void add_scalar(void *user, const char *name, double value) {
   scalar_list *list = user;
   clv_run_scores *to = list->to;

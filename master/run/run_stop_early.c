@@ -32,7 +32,7 @@ static bool has_same_score(const clv_early_stopping_state *s, const clv_train_co
 void clv_early_stopping_count_validation(clv_early_stopping_state *s, const clv_train_config *c,
                                          double value, uint64_t step) {
   clv_best_metric score = c->early_stopping.score;
-  /* a resumed run may compare another score than before: its count then begins again */
+  /* a resumed run may compare another score than before; the count then begins again */
   if (!has_same_score(s, c)) *s = (clv_early_stopping_state){.score = score};
   if (score == CLV_BEST_NONE) return;
   bool has_improved = is_improvement(s, c, value);

@@ -14,8 +14,8 @@ enum { MAX_LEARNT_FILE_BYTES = 1 << 30, NAME_COLUMN_WIDTH = 20 };
 
 /* ---- the file table.json --------------------------------------------------------------------- */
 
-/* Fails if loss.targets does not list the targets of the trained model in the same order, to which
- * the outputs belong. */
+/* Fails unless loss.targets lists the targets of the trained model in the same order, because the
+ * outputs of the model are in that order. */
 static clv_code check_targets(const clv_session_config *c, const clv_learnt *l, clv_err *err) {
   size_t n = clv_learnt_target_count(l), i = 0;
   while (i < n && i < c->loss.n_targets &&
@@ -66,7 +66,7 @@ static void print_reading_notice(void *user, const char *text) {
 
 void clv_run_report_table_reading(clv_run *r) { r->data.notifier.notify = print_reading_notice; }
 
-/* ---- descriptions of columns ----------------------------------------------------------------- */
+/* ---- descriptions of columns for `check` ----------------------------------------------------- */
 
 static const struct {
   const char *word, *text;

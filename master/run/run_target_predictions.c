@@ -9,7 +9,7 @@
 
 #include "master/run/run_int.h"
 
-/* ---- cells of CSV ---------------------------------------------------------------------------- */
+/* ---- texts in cells of CSV ------------------------------------------------------------------- */
 
 void clv_predictions_add_csv_text(clv_bytes *out, const char *text) {
   const char *apostrophe = *text && strchr("=+-@\t\r", *text) ? "'" : "";
@@ -25,7 +25,7 @@ void clv_predictions_add_csv_text(clv_bytes *out, const char *text) {
   clv_bytes_puts(out, "\"");
 }
 
-/* ---- outputs of targets ---------------------------------------------------------------------- */
+/* ---- outputs of a row, and the classes and numbers that they predict ------------------------- */
 
 static bool has_classes(const clv_target_spec *s) { return clv_loss_has_accuracy(s->kind); }
 
@@ -46,7 +46,7 @@ static size_t count_outputs(const clv_predictions *r) {
   return n;
 }
 
-/* Returns the values of all outputs in a row of t; NULL: there is no t. */
+/* Returns the values of all outputs in a row of t; NULL if t is NULL. */
 static const float *outputs_of_row(const clv_predictions *r, const clv_tensor *t, size_t row) {
   return t ? (const float *)t->data + row * count_outputs(r) : NULL;
 }
@@ -104,7 +104,7 @@ void clv_target_predictions_add_names(clv_bytes *out, const clv_predictions *r) 
   clv_bytes_puts(out, "]");
 }
 
-/* ---- rows of predictions --------------------------------------------------------------------- */
+/* ---- rows of predictions in CSV and JSON ----------------------------------------------------- */
 
 /* Appends the numbers of a target's outputs; nothing if x is NULL. */
 static void append_csv_numbers(clv_bytes *out, const clv_target_spec *s, const float *x) {

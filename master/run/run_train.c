@@ -15,7 +15,7 @@
 /* Consecutive steps with gradients that are not finite, after which the run fails as diverged. */
 enum { MAX_CONSECUTIVE_SKIPPED_STEPS = 20 };
 
-/* ---- training -------------------------------------------------------------------------------- */
+/* ---- evaluations and steps of a training ----------------------------------------------------- */
 
 /* Writes the result of an evaluation to evaluations.jsonl, the event files and run.json. */
 static clv_code record_evaluation(clv_run *r, const char *set_name, const clv_step_result *e,
@@ -63,7 +63,7 @@ static clv_code validate_and_save_best(clv_run *r, uint64_t epoch, clv_err *err)
                            err));
   print_evaluation(r, "validation", &e, epoch, false);
   CLV_TRY(record_evaluation(r, "validation", &e, epoch, err));
-  /* before the checkpoint below, because the checkpoint stores the count */
+  /* counted before the checkpoint below is saved, because the checkpoint stores the count */
   clv_run_count_validation(r, &e);
   if (!clv_run_is_best_evaluation(r, &e, &best)) return CLV_OK;
   CLV_TRY(clv_run_try_save_now(r, err));
@@ -118,9 +118,9 @@ static void print_schedule_notice(clv_run *r) {
   clv_reporter_notice(r->reporter, text, json.data);
 }
 
-/* Returns true if the round ends with this batch even if it is not full. The decision depends on
- * the session only, not on interrupts or checkpoints, because the weights of an asynchronous
- * schedule depend on where its rounds end. */
+/* Returns true if the round ends with this batch, even if the round is not full. The decision
+ * depends on the session only, not on interrupts or checkpoints, because the weights of an
+ * asynchronous schedule depend on where its rounds end. */
 static bool is_last_batch_of_round(const clv_run *r, const clv_batch *batch) {
   uint64_t step =
       clv_trainer_step_count(r->trainer) + clv_trainer_count_held_batches(r->trainer) + 1;

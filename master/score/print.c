@@ -71,7 +71,7 @@ void clv_scores_append_line(const clv_scores *s, clv_bytes *out) {
     clv_bytes_puts(out, line.data);
 }
 
-static const char *class_name_or_number(clv_class_name *name, const void *user, size_t c,
+static const char *class_name_or_number(clv_class_name_fn *name, const void *user, size_t c,
                                         char number[24]) {
   const char *known_name = name ? name(user, c) : NULL;
   if (known_name) return known_name;
@@ -91,7 +91,7 @@ static const struct {
      offsetof(clv_class_score, average_precision)},
     {CLV_SCORE_SENSITIVITY, "sensit.", "sensitivity", offsetof(clv_class_score, sensitivity)}};
 
-/* Returns the score of a class that is in column i. */
+/* Returns the score that column i shows of class `k`. */
 static double get_column_value(const clv_class_score *k, size_t i) {
   return *(const double *)(const void *)((const char *)k + columns[i].offset);
 }
@@ -130,7 +130,7 @@ static bool has_class_scores(const clv_scores *s) {
   return s->n_classes && s->score_bits & per_class_scores;
 }
 
-void clv_scores_append_table(const clv_scores *s, clv_class_name *name, const void *user,
+void clv_scores_append_table(const clv_scores *s, clv_class_name_fn *name, const void *user,
                              clv_bytes *out) {
   char number[24];
   if (has_class_scores(s)) {
@@ -187,7 +187,7 @@ static void append_json_confusion(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "]");
 }
 
-static void append_json_classes(const clv_scores *s, clv_class_name *name, const void *user,
+static void append_json_classes(const clv_scores *s, clv_class_name_fn *name, const void *user,
                                 clv_bytes *out) {
   char text[24];
   clv_bytes_puts(out, ",\"classes\":[");
@@ -212,7 +212,7 @@ static void append_json_intervals(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "}");
 }
 
-void clv_scores_append_json(const clv_scores *s, clv_class_name *name, const void *user,
+void clv_scores_append_json(const clv_scores *s, clv_class_name_fn *name, const void *user,
                             clv_bytes *out) {
   clv_bytes_puts(out, "{");
   if (s->n_classes) append_json_number(out, "accuracy", s->values[CLV_VALUE_ACCURACY]);
@@ -268,7 +268,7 @@ void clv_scores_append_curves_json(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "}");
 }
 
-void clv_scores_append_worst_json(const clv_scores *s, const char *target, clv_record_name *name,
+void clv_scores_append_worst_json(const clv_scores *s, const char *target, clv_record_name_fn *name,
                                   const void *user, bool needs_comma, clv_bytes *out) {
   for (size_t i = 0; i < s->n_worst_records; i++) {
     const char *id = name ? name(user, s->worst_records[i].record) : NULL;

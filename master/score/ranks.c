@@ -79,7 +79,8 @@ typedef struct curve_sums {
   /* weighted numbers of positions (records or tokens) that have, or do not have, the label of the
    * class */
   double n_with_label, n_without_label;
-  /* weighted numbers of those positions whose probability is not below the threshold */
+  /* weighted numbers of positions whose probability is not below the threshold: with the label
+   * (true_positives) and without it (false_positives) */
   double true_positives, false_positives;
   double average_precision; /* average precision, summed over the thresholds so far */
   /* largest sensitivity so far at a threshold with at least the required specificity */

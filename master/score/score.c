@@ -257,7 +257,7 @@ static double add_number_targets(clv_score *s, const float *x, const float *t) {
     row[c] = s->o.outputs == CLV_SCORE_LOG_NUMBERS ? (float)exp((double)x[c]) : x[c];
     row[width + c] = t[c];
     double d = fabs((double)row[c] - (double)t[c]);
-    if (!(d <= largest_error)) largest_error = d; /* also if d is NaN */
+    if (!(d <= largest_error)) largest_error = d; /* a NaN counts as the largest error, too */
   }
   return largest_error;
 }

@@ -172,8 +172,9 @@ void clv_scores_done(clv_scores *s);
  * which a clv_scores does not have. */
 double clv_scores_value(const clv_scores *s, clv_score_value value);
 
-/* Returns the name of class c; NULL: the class has none, so its number is printed. */
-typedef const char *clv_class_name(const void *user, size_t c);
+/* Callback that returns the name of class c; NULL: the class has no name, so its number is
+ * printed. */
+typedef const char *clv_class_name_fn(const void *user, size_t c);
 
 /* clv_scores_for_each calls fn(user, "f1_macro", value) for every requested score that is a single
  * number. value NaN: the score is not defined. */
@@ -184,22 +185,23 @@ void clv_scores_for_each(const clv_scores *s, clv_score_fn *fn, void *user);
  * score is requested. With intervals: "AUC 0.9000 (0.8700 to 0.9300)". */
 void clv_scores_append_line(const clv_scores *s, clv_bytes *out);
 /* Appends a line per class, and the confusion matrix of up to 32 classes. */
-void clv_scores_append_table(const clv_scores *s, clv_class_name *name, const void *user,
+void clv_scores_append_table(const clv_scores *s, clv_class_name_fn *name, const void *user,
                              clv_bytes *out);
 /* Appends {"f1":{"micro":,"macro":},"auc":,"perplexity":,"classes":[...],"confusion":[[...]]}
  * with the requested scores; null for a score that is not defined. */
-void clv_scores_append_json(const clv_scores *s, clv_class_name *name, const void *user,
+void clv_scores_append_json(const clv_scores *s, clv_class_name_fn *name, const void *user,
                             clv_bytes *out);
 /* Appends {"roc":[[...],...],"calibration":[[places,mean,share],...]}: "roc" if AUC is requested,
  * "calibration" if ECE is, nothing if neither is. Each list in "calibration" is one bin: number of
  * positions, mean probability, share of right answers. */
 void clv_scores_append_curves_json(const clv_scores *s, clv_bytes *out);
-/* Returns the id of a record; NULL: the record has none, so its number is printed. */
-typedef const char *clv_record_name(const void *user, size_t record);
+/* Callback that returns the id of a record; NULL: the record has no id, so its number is
+ * printed. */
+typedef const char *clv_record_name_fn(const void *user, size_t record);
 /* Appends the records with the largest losses, {"id":"p012","loss":2.5},... without brackets.
  * target: value of the member "target", the name of the target that has the losses; NULL: no such
  * member. needs_comma: `out` already has records, so a comma comes before the first one. */
-void clv_scores_append_worst_json(const clv_scores *s, const char *target, clv_record_name *name,
+void clv_scores_append_worst_json(const clv_scores *s, const char *target, clv_record_name_fn *name,
                                   const void *user, bool needs_comma, clv_bytes *out);
 
 #endif

@@ -33,8 +33,8 @@ typedef struct clv_seal_key {
   char *path;  /* file of the key, for messages */
 } clv_seal_key;
 
-/* Reads a key file. CLV_NOT_FOUND: there is no file; CLV_DENIED: others than its owner may read it;
- * CLV_DATA_LOSS: it does not hold a key. Release with clv_seal_key_done. */
+/* Reads a key file. CLV_NOT_FOUND: there is no file; CLV_DENIED: other users than the owner may
+ * read the file; CLV_DATA_LOSS: the file does not hold a key. Release with clv_seal_key_done. */
 clv_code clv_seal_key_read(const char *path, clv_seal_key *ret, clv_err *err) CLV_USE_RESULT;
 /* Draws a key and writes it durably to a new file with mode 0600. CLV_EXISTS: there is a file of
  * that name, which is left as it is. */

@@ -2,10 +2,10 @@
  *
  * seal_int: the format of sealed files, and the cipher that writing and reading share (cipher.c).
  *
- * offset  bytes 0      7  "CLVSEAL" 7      1  version, 1 8      8  id of the key: the first bytes
- * of HMAC-SHA256(key, "cleave seal id") 16     32  salt, random 48         frames:
- * CLV_SEAL_FRAME_BYTES bytes each and the last one the rest, at least 1 byte unless the file is
- * empty; each is followed by its tag of 16 bytes
+ * The header has 48 bytes: the 7 bytes "CLVSEAL", 1 byte with the version 1, 8 bytes with the id of
+ * the key (the first bytes of HMAC-SHA256(key, "cleave seal id")), and 32 random bytes, the salt.
+ * The frames follow the header, each with its tag of 16 bytes. A frame has CLV_SEAL_FRAME_BYTES
+ * bytes; the last frame has the rest, at least 1 byte unless the file is empty.
  *
  * The key of the frames is HMAC-SHA256(key, "cleave seal file" || salt), so each file has its own
  * key. The nonce of frame i has 12 bytes: 3 zeros, i as 8 bytes, the highest first, and 1 for the
@@ -28,7 +28,8 @@ enum {
   CLV_SEAL_ENCRYPTED_FRAME_BYTES = CLV_SEAL_FRAME_BYTES + CLV_SEAL_TAG_BYTES,
 };
 
-extern const char clv_seal_magic[8]; /* "CLVSEAL", of which the file has 7 bytes */
+/* the 7 bytes "CLVSEAL" with which a sealed file begins, and a NUL */
+extern const char clv_seal_magic[8];
 
 /* The cipher of one sealed file. */
 typedef struct clv_seal_cipher {

@@ -59,7 +59,7 @@ static clv_code read_header(int fd, const char *label, uint8_t header[CLV_SEAL_H
   return CLV_OK;
 }
 
-/* Computes the size of the data from that of the file. */
+/* Computes the size of the decrypted data from the size of the file. */
 static clv_code compute_data_size(clv_sealed_reader *r, clv_err *err) {
   struct stat st;
   if (fstat(r->fd, &st) != 0)

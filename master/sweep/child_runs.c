@@ -118,7 +118,7 @@ static void print_started_run(const sweep_work *s, const sweep_run *r) {
     clv_notice(CLV_LOG_INFO, "started", "%s started:%s", r->name, values.data ? values.data : "");
 }
 
-/* ---- ends of runs ---------------------------------------------------------------------------- */
+/* ---- handling runs that have ended ----------------------------------------------------------- */
 
 /* Reads the last line of the file with the run's output. */
 static void read_last_line(const sweep_work *s, const sweep_run *r, char ret[CLV_ERR_TEXT]) {
@@ -198,8 +198,8 @@ static clv_code handle_ended_run(sweep_work *s, sweep_run *r, int status, size_t
   return CLV_OK;
 }
 
-/* Prints the last line of a run's output at intervals: the step it has reached, or what it waits
- * for. */
+/* Prints the last line of a run's output at intervals: the step that the run has reached, or what
+ * the run waits for. */
 static void report_progress(const sweep_work *s, sweep_run *r) {
   char line[CLV_ERR_TEXT];
   uint64_t now_ns = clv_now_ns();

@@ -125,7 +125,7 @@ static clv_code read_finished_runs(sweep_work *s, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- commands -------------------------------------------------------------------------------- */
+/* ---- the commands sweep and plan ------------------------------------------------------------- */
 
 static clv_repeated_runs repeats_of(const sweep_work *s) {
   return (clv_repeated_runs){.n_runs = s->n_runs,

@@ -21,7 +21,7 @@ enum {
   SWEEP_SCORE_NAME = 64
 };
 
-/* ---- ranges (point_range.c) ------------------------------------------------------------------ */
+/* ---- ranges of --random (point_range.c) ------------------------------------------------------ */
 
 /* "LOW..HIGH", from which values are drawn. */
 typedef struct sweep_range {
@@ -37,7 +37,7 @@ clv_code sweep_range_parse(const char *text, sweep_range *ret, bool *ret_is_rang
 /* Appends the value of the range at `u`, a number in [0, 1): 0 is the low end of the range. */
 void sweep_range_append_value(const sweep_range *r, double u, clv_bytes *out);
 
-/* ---- points (points.c) ----------------------------------------------------------------------- */
+/* ---- points of a sweep (points.c) ------------------------------------------------------------ */
 
 /* A swept key, with the values of --grid, or the range or the values of --random. */
 typedef struct sweep_key {
@@ -92,8 +92,8 @@ typedef struct sweep_run {
 /* The score by which the points are compared. */
 typedef struct sweep_score {
   clv_best_metric metric;
-  /* takes the score of the run's best validation, whose checkpoint is kept (checkpoint.best);
-   * false: of the last validation */
+  /* true: the score is that of the run's best validation, whose checkpoint is kept
+   * (checkpoint.best); false: that of its last validation */
   bool uses_best_validation;
   char target[CLV_BEST_TARGET_BYTES]; /* target that has the metric; "": the validation itself */
 } sweep_score;
@@ -112,14 +112,15 @@ typedef struct sweep_work {
   uint64_t epoch_bytes; /* bytes of an epoch of all runs together */
 } sweep_work;
 
-/* The --set options of one run: those that all runs have, then those of its point, its fold and its
- * name. The texts of the first ones are caller-owned; the others belong to the struct. */
+/* The --set options of one run: first the options that all runs have, then those of its point, its
+ * fold and its name. The texts of the options that all runs have are caller-owned; the struct owns
+ * the other texts. */
 enum { SWEEP_MAX_SET_OPTIONS = CLV_CLI_LIST + SWEEP_MAX_KEYS + 3 };
 typedef struct sweep_set_options {
   const char *items[SWEEP_MAX_SET_OPTIONS]; /* "train.batch=64" */
   /* "--grid train.batch=64", for messages; NULL: "--set ..." */
   const char *labels[SWEEP_MAX_SET_OPTIONS];
-  /* number of options; number of the first ones, which all runs have */
+  /* n: number of options; n_shared: number of the first options, those that all runs have */
   size_t n, n_shared;
 } sweep_set_options;
 clv_code sweep_set_options_make(const sweep_work *s, const sweep_run *r, sweep_set_options *ret,
@@ -133,7 +134,7 @@ void sweep_set_options_done(sweep_set_options *s);
 clv_exit_code sweep_prepare_runs(const clv_sweep_options *o, sweep_work *ret);
 void sweep_done(sweep_work *s);
 
-/* ---- scores (scores.c) ----------------------------------------------------------------------- */
+/* ---- scores and states of runs (scores.c) ---------------------------------------------------- */
 
 /* A validation of evaluations.jsonl. */
 typedef struct sweep_validation {
@@ -160,12 +161,12 @@ typedef struct sweep_stored_state {
 clv_code sweep_stored_state_read(const char *folder, sweep_stored_state *ret,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* ---- the table (table.c) --------------------------------------------------------------------- */
+/* ---- the table of points and scores (table.c) ------------------------------------------------ */
 
 /* Appends the points with their scores, the best first. */
 clv_code sweep_table_format(const sweep_work *s, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 
-/* ---- processes (child_runs.c) ---------------------------------------------------------------- */
+/* ---- starting runs as processes (child_runs.c) ----------------------------------------------- */
 
 /* Starts runs, at most o->jobs at a time, until each is finished or has failed, or the user
  * interrupts. BLOCKS. */

@@ -41,7 +41,7 @@ static void compute_mean(const sweep_run *runs, table_row *row) {
   if (n > 1) row->standard_deviation = sqrt(sum_of_squares / (double)(n - 1));
 }
 
-/* Fills in the rows, a point each, and sorts them. */
+/* Fills in the rows, one for each point, and sorts the rows. */
 static void make_sorted_rows(const sweep_work *s, table_row *rows) {
   size_t n_runs_per_point = s->n_runs / s->points.n_points;
   bool is_largest_best = clv_best_metric_is_largest(s->score.metric);
@@ -129,31 +129,31 @@ static void append_json_row(const sweep_work *s, const table_row *row, clv_bytes
 enum { N_FIXED_COLUMNS = 4, MAX_COLUMNS = N_FIXED_COLUMNS + SWEEP_MAX_KEYS };
 
 /* A line of the table: texts that end with NUL, one after the other. */
-typedef struct cells {
+typedef struct table_line {
   clv_bytes text;
   size_t at[MAX_COLUMNS]; /* offset in `text` at which each cell begins */
   size_t n;
-} cells;
+} table_line;
 
-static void end_cell(cells *c) { clv_bytes_add(&c->text, "", 1); }
+static void end_cell(table_line *c) { clv_bytes_add(&c->text, "", 1); }
 
-static clv_bytes *begin_cell(cells *c) {
+static clv_bytes *begin_cell(table_line *c) {
   c->at[c->n++] = c->text.len;
   return &c->text;
 }
 
-static void add_cell(cells *c, const char *text) {
+static void add_cell(table_line *c, const char *text) {
   clv_bytes_puts(begin_cell(c), text);
   end_cell(c);
 }
 
-static void add_number_cell(cells *c, double v) {
+static void add_number_cell(table_line *c, double v) {
   clv_bytes *out = begin_cell(c);
   if (isfinite(v)) clv_bytes_printf(out, "%.6g", v);
   end_cell(c);
 }
 
-static void fill_header_line(const sweep_work *s, cells *c) {
+static void fill_header_line(const sweep_work *s, table_line *c) {
   char name[CLV_BEST_NAME_BYTES];
   add_cell(c, "point");
   add_cell(c, clv_best_name(s->score.metric, s->score.target, name));
@@ -162,7 +162,7 @@ static void fill_header_line(const sweep_work *s, cells *c) {
   for (size_t k = 0; k < s->points.n_keys; k++) add_cell(c, s->points.keys[k].name);
 }
 
-static void fill_row_line(const sweep_work *s, const table_row *row, cells *c) {
+static void fill_row_line(const sweep_work *s, const table_row *row, table_line *c) {
   append_name(s, row, begin_cell(c));
   end_cell(c);
   add_number_cell(c, row->value);
@@ -185,7 +185,7 @@ static void append_csv_cell(const char *text, clv_bytes *out) {
   clv_bytes_puts(out, "\"");
 }
 
-static void append_cells(const sweep_work *s, const cells *c, const int widths[MAX_COLUMNS],
+static void append_cells(const sweep_work *s, const table_line *c, const int widths[MAX_COLUMNS],
                          clv_bytes *out) {
   for (size_t k = 0; k < c->n; k++) {
     const char *text = c->text.data + c->at[k];
@@ -198,18 +198,18 @@ static void append_cells(const sweep_work *s, const cells *c, const int widths[M
   }
 }
 
-static void free_lines(cells **lines_ptr) {
-  cells *lines = *lines_ptr;
+static void free_lines(table_line **lines_ptr) {
+  table_line *lines = *lines_ptr;
   for (size_t i = 0; lines && lines[i].n; i++) clv_bytes_done(&lines[i].text);
   free(lines);
 }
 
 static clv_code append_table_lines(const sweep_work *s, const table_row *rows, clv_bytes *out,
                                    clv_err *err) {
-  CLV_AUTO(free_lines) cells *lines = NULL;
+  CLV_AUTO(free_lines) table_line *lines = NULL;
   int widths[MAX_COLUMNS] = {0};
   size_t n = s->points.n_points + 1;
-  /* [n] stays empty and ends the list for free_lines */
+  /* lines[n] stays empty and ends the list for free_lines */
   CLV_TRY(clv_alloc(n + 1, sizeof *lines, &lines, err));
   fill_header_line(s, &lines[0]);
   for (size_t i = 1; i < n; i++) fill_row_line(s, &rows[i - 1], &lines[i]);

@@ -108,7 +108,7 @@ static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
     CLV_TRY(clv_trainer_make_front_leaf(t, s->context, batch->index, x, &sequences, &in[0], err));
   for (uint32_t i = uses_cache; i < last_stage; i++) {
     CLV_TRY(clv_trainer_stage_inputs(t, s->context, i, x, &sequences, in, &n, err));
-    CLV_TRY(clv_trainer_charge_direct_flows(t, i, s->n, (uint64_t)sequences.rows, false, err));
+    CLV_TRY(clv_trainer_charge_direct_flows(t, i, s->n, (uint64_t)sequences.n_rows, false, err));
     CLV_TRY_API(cleave_call(t->runtime, s->context, t->modules[i], in, n, &in[0], CLV_API_ERROR));
   }
   CLV_TRY(clv_trainer_stage_inputs(t, s->context, last_stage, x, &sequences, in, &n, err));
@@ -158,7 +158,7 @@ static clv_code send_batch(evaluation *e, clv_err *err) {
   return call_stages(e, s, &batch, &output, err);
 }
 
-/* ---- loss and scores ------------------------------------------------------------------------- */
+/* ---- loss of collected outputs --------------------------------------------------------------- */
 
 static clv_code load_local_loss(clv_trainer *t, cleave_module **ret, clv_err *err) {
   bool is_at_master = t->b->stages[t->b->n_stages].worker < 0;
@@ -217,7 +217,7 @@ static clv_code load_target_losses(clv_trainer *t, clv_err *err) {
   return CLV_OK;
 }
 
-/* The rows of one target that have a label, in arrays that their owner frees. */
+/* The rows that have a label of one target. The owner of the struct frees the arrays. */
 typedef struct labelled_rows {
   float *x;          /* [n][width of the target] outputs */
   void *y;           /* [n] labels: f32, or i64 if they are classes */
@@ -230,8 +230,8 @@ static void labelled_rows_done(labelled_rows *r) {
   free(r->y);
 }
 
-/* Copies the outputs and labels of a target from those of the n rows after row `start` of
- * received_answers that have a label. column: first output of the target. */
+/* Copies the outputs and labels of a target from n rows of received_answers, from row `start` on.
+ * Leaves out rows without a label of the target. column: first output of the target. */
 static clv_code copy_target(const evaluation *e, size_t target, size_t column, size_t start,
                             size_t n, labelled_rows *ret, clv_err *err) {
   const clv_tensor *outputs = e->received_answers.outputs, *labels = e->received_answers.y;
@@ -284,8 +284,8 @@ static clv_code compute_target_loss(evaluation *e, size_t target, const labelled
   return CLV_OK;
 }
 
-/* Adds the mean loss of each target over those of n rows that have a label, times the sum of their
- * weights, to the sums of the evaluation. */
+/* Adds the losses of n rows to the sums of each target. The mean loss of a target over its labelled
+ * rows counts with the sum of the weights of their labels. */
 static clv_code add_target_losses(evaluation *e, size_t start, size_t n, clv_step_result *ret,
                                   clv_err *err) {
   const clv_session_config *c = e->t->config;
@@ -318,7 +318,8 @@ static void finish_target_losses(const evaluation *e, clv_step_result *ret) {
 
 /* ---- scores of an evaluation ----------------------------------------------------------------- */
 
-/* Adds one record whose labels are f32 to the score: one yes or no, several of them, or numbers. */
+/* Adds one record with f32 labels to the score. The labels are one yes or no, several of these, or
+ * numbers. */
 static clv_code add_f32_record(const evaluation *e, size_t record, const float *outputs,
                                const float *labels, clv_err *err) {
   if (clv_score_has_classes(e->scores[0]))

@@ -39,12 +39,12 @@ static clv_code draw_row_numbers(clv_trainer *t, const clv_sha256 *secret, clv_e
   clv_trainer_cache_rows *c = &t->cache;
   clv_sha256 digest;
   clv_key key;
-  CLV_TRY(
-      clv_alloc((size_t)c->worker_cache.records, sizeof *c->record_number, &c->record_number, err));
+  CLV_TRY(clv_alloc((size_t)c->worker_cache.records, sizeof *c->record_numbers, &c->record_numbers,
+                    err));
   CLV_TRY(clv_hmac_sha256(secret, text, sizeof text - 1, &digest, err));
   memcpy(&key, &digest, sizeof key);
   const clv_rng_key stream = clv_rng_key_of(&key);
-  clv_rng_permutation(&stream, c->record_number, (size_t)c->worker_cache.records);
+  clv_rng_permutation(&stream, c->record_numbers, (size_t)c->worker_cache.records);
   return CLV_OK;
 }
 
@@ -148,7 +148,7 @@ clv_code clv_trainer_make_front_leaf(clv_trainer *t, cleave_context context, con
                                      cleave_reference *ret, clv_err *err) {
   clv_trainer_cache_rows *c = &t->cache;
   bool are_rows_at_worker = are_all_rows_sent(t, index, s->n);
-  for (size_t i = 0; i < s->n; i++) c->batch_numbers[i] = c->record_number[index[i]];
+  for (size_t i = 0; i < s->n; i++) c->batch_numbers[i] = c->record_numbers[index[i]];
   c->worker_cache.record_numbers = c->batch_numbers;
   c->worker_cache.n = s->n;
   if (!are_rows_at_worker) CLV_TRY(compute_front_output(t, x, s, err));

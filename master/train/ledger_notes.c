@@ -3,11 +3,11 @@
  * Adds to the ledger, the list of what workers have received, the keys and weights that a worker is
  * about to receive. The trainer calls clv_trainer_note_keys just before it sends a stage to its
  * worker, and clv_trainer_note_values just before it sends values. So an attempt that is refused
- * earlier adds no line. If an attempt is killed between the two, the ledger counts the values as
- * sent. The trainer also adds values that it fetches for a checkpoint, because the worker has them.
- * Values are those of parameters and of their averages (train.ema). The values of a checkpoint
- * whose files stay at a worker are added when the master gathers these files, because it does not
- * see the values earlier.
+ * earlier adds no line. If an attempt is killed after the note and before the values are sent, the
+ * ledger counts the values as sent. The trainer also adds values that it fetches for a checkpoint,
+ * because the worker has them. Values are those of parameters and of their averages (train.ema).
+ * The values of a checkpoint whose files stay at a worker are added when the master gathers these
+ * files, because the master does not see the values earlier.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -177,11 +177,12 @@ static bool has_queued(const transfer *p, const transfer *previous, double quick
          p->received_s - p->sent_s > (1 + QUEUEING_SLACK_SHARE) * quickest_s + QUEUEING_SLACK_S;
 }
 
-/* Estimates the latency of a link and the transfer time of a tensor from the times of n tensors.
+/* Estimates two times of a link from the sending and arrival times of n tensors: its latency, and
+ * the time that one tensor occupies the link. Tensors that queued arrive one such time apart.
  * known_latency_s: latency to use if no tensor has queued; < 0: not known. Returns false if no
  * tensor crossed the link. */
 static bool estimate_link(const transfer *p, uint32_t n, double known_latency_s,
-                          double *ret_latency_s, double *ret_serialise_s, number_list *s) {
+                          double *ret_latency_s, double *ret_transfer_s, number_list *s) {
   double quickest_s = INFINITY;
   s->n = 0;
   for (uint32_t k = 0; k < n; k++)
@@ -193,8 +194,8 @@ static bool estimate_link(const transfer *p, uint32_t n, double known_latency_s,
     if (has_queued(&p[k], &p[k - 1], quickest_s))
       s->list[s->n++] = p[k].received_s - p[k - 1].received_s;
   double unqueued_s = known_latency_s >= 0 ? fmax(quickest_s - known_latency_s, 0) : 0;
-  *ret_serialise_s = s->n ? fmin(compute_median(s), quickest_s) : unqueued_s;
-  *ret_latency_s = quickest_s - *ret_serialise_s;
+  *ret_transfer_s = s->n ? fmin(compute_median(s), quickest_s) : unqueued_s;
+  *ret_latency_s = quickest_s - *ret_transfer_s;
   return true;
 }
 
@@ -251,7 +252,7 @@ clv_code clv_step_meter_measure(clv_trainer *t, const clv_placed_schedule *l, cl
   return CLV_OK;
 }
 
-/* ---- the window, micro-batches in flight in 1f1b --------------------------------------------- */
+/* ---- choice of the window, the micro-batches in flight in 1f1b ------------------------------- */
 
 static clv_code simulate_step_seconds(const clv_placed_schedule *l, uint32_t window,
                                       const clv_sched_costs *c, double *ret, clv_err *err) {
@@ -328,7 +329,8 @@ clv_code clv_step_meter_end(clv_trainer *t, const clv_placed_schedule *l, bool i
     return CLV_OK;
   plan_next_measurement(w, t->n_committed_steps);
   clv_sched_costs c;
-  /* the link times are not used here; measuring them keeps the clocks' offsets up to date */
+  /* the window is not chosen here, but the pings keep the estimated differences between the clocks
+   * of the workers up to date */
   if (!w->is_window_auto || !can_choose_window) return ping_all_workers(t, NULL, err);
   CLV_TRY(clv_step_meter_measure(t, l, &c, err));
   clv_err reason; /* event times come from the workers; impossible times must not end the run */

@@ -292,7 +292,7 @@ void clv_trainer_close(clv_trainer *t) {
   pthread_mutex_destroy(&t->notes_lock);
   free(t->pack_buffer);
   free(t->cache.is_row_sent);
-  free(t->cache.record_number);
+  free(t->cache.record_numbers);
   free(t->cache.batch_numbers);
   free(t->held_batches);
   free(t->is_stage_fetched);

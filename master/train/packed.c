@@ -30,7 +30,8 @@ clv_code clv_trainer_select_sequences(const clv_trainer *t, clv_tensor *const *x
   CLV_TRY(clv_check_packed(lengths, (int64_t)n, t->b->max_positions, max_rows, err));
   int64_t n_used_rows = CLV_MAX(clv_packed_rows_before(lengths, (int64_t)n), 1);
   ret->lengths = lengths;
-  ret->rows = CLV_MIN((n_used_rows + rows_multiple - 1) / rows_multiple * rows_multiple, max_rows);
+  ret->n_rows =
+      CLV_MIN((n_used_rows + rows_multiple - 1) / rows_multiple * rows_multiple, max_rows);
   return CLV_OK;
 }
 
@@ -77,7 +78,7 @@ clv_code clv_trainer_pack_rows(clv_trainer *t, const clv_sequences *s, const clv
     packed_rows.rank--;
     memmove(packed_rows.shape + 1, packed_rows.shape + 2,
             (size_t)(packed_rows.rank - 1) * sizeof *packed_rows.shape);
-    packed_rows.shape[0] = s->rows;
+    packed_rows.shape[0] = s->n_rows;
     CLV_TRY(resize_pack_buffer(t, &packed_rows, fill_value, err));
     size_t n_positions = (size_t)(batch->shape.dim[0] * t->b->max_positions);
     copy_positions(t, s, rows.data, packed_rows.data, batch->bytes / n_positions, false);
@@ -86,8 +87,8 @@ clv_code clv_trainer_pack_rows(clv_trainer *t, const clv_sequences *s, const clv
   return CLV_OK;
 }
 
-clv_code clv_trainer_pack_targets(clv_trainer *t, const clv_sequences *s, const clv_tensor *y,
-                                  cleave_tensor *ret, clv_err *err) {
+clv_code clv_trainer_pack_labels(clv_trainer *t, const clv_sequences *s, const clv_tensor *y,
+                                 cleave_tensor *ret, clv_err *err) {
   bool has_positions = t->b->stages[t->b->n_stages].graph->nodes[1].max_positions;
   return clv_trainer_pack_rows(t, s, y, has_positions, (int64_t)t->config->loss.ignore_index, ret,
                                err);

@@ -41,7 +41,7 @@ static const char *finish_name_list(name_list *l) {
   return l->text.data ? l->text.data : "";
 }
 
-/* ---- tensors of a restore -------------------------------------------------------------------- */
+/* ---- lists of the tensors to restore --------------------------------------------------------- */
 
 /* Tensors of one kind for one stage. They come from the files of several stages; fixed weights may
  * come from the file or folder of the session. */
@@ -106,8 +106,8 @@ static clv_code fail_mismatch(const clv_weights_entry *e, const clv_weights_want
       clv_dtype_name(w->dtype), clv_shape_format(&w->shape, needed_shape, sizeof needed_shape));
 }
 
-/* Adds the tensor `w` to those of a stage. If the checkpoint lacks it, adds its name to
- * `missing`. */
+/* Adds the tensor `w` to the tensors of a stage. If the checkpoint lacks the tensor, adds its name
+ * to `missing`. */
 static clv_code take_tensor(const clv_checkpoint_tensors *source, bool *is_used, clv_weights_want w,
                             stage_tensors *s, name_list *missing, clv_err *err) {
   const clv_checkpoint_tensor *x = clv_checkpoint_tensors_find(source, w.name);
@@ -246,8 +246,8 @@ static clv_code find_weights(resplit *r, uint32_t stage, clv_err *err) {
 /* ---- finding the optimiser's state ----------------------------------------------------------- */
 
 /* Finds the number of steps that the optimiser has taken for all learning parameters of a stage.
- * These come from several files, whose counts may differ, because a module that gets no gradient
- * takes no step. A stage has a single count, so different counts are an error. */
+ * The parameters come from several files, whose counts may differ, because a module that gets no
+ * gradient takes no step. A stage has a single count, so different counts are an error. */
 static clv_code find_step_count(const resplit *r, uint32_t stage, int64_t *ret, clv_err *err) {
   const clv_params *p = r->t->b->stages[stage].params;
   const clv_checkpoint_tensor *first = NULL;

@@ -22,8 +22,8 @@
 #include "common/net/wire/wire.h"
 #include "master/train/train_int.h"
 
-/* Time limit in ms for a worker's answer about a file. The loss of a worker is noticed much
- * earlier. */
+/* Time limit in ms for a worker's answer about a file. It is long because writing may be slow; the
+ * loss of a worker is noticed much earlier. */
 enum { STATE_FILE_DEADLINE_MS = 3600 * 1000 };
 /* Longest wait in ms for one worker's answer, before the next worker's answer is polled. */
 enum { MAX_ANSWER_WAIT_MS = 200 };
@@ -373,7 +373,7 @@ clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir,
 
 /* ---- completing a checkpoint ----------------------------------------------------------------- */
 
-/* Takes the worker's answer about a file. */
+/* Reads the worker's answer about a file. */
 static cleave_status take_answer(clv_trainer *t, kept_stage_file *p, cleave_error *error) {
   cleave_state_file f = {.size = sizeof f};
   cleave_status status = cleave_future_state_file(t->runtime, p->answer, &f, error);
@@ -386,9 +386,9 @@ static cleave_status take_answer(clv_trainer *t, kept_stage_file *p, cleave_erro
   return CLEAVE_OK;
 }
 
-/* Takes the answers that have come. waits: the function waits for each of them. *ret_failed_file:
+/* Reads the answers of workers that have arrived. waits: waits for each answer. *ret_failed_file:
  * the first file that its worker could not write; NULL: none. *ret_is_pending: some answer has not
- * come yet. */
+ * arrived yet. */
 static clv_code take_answers(clv_trainer *t, bool waits, kept_stage_file **ret_failed_file,
                              bool *ret_is_pending, cleave_error *ret_reason, clv_err *err) {
   struct clv_trainer_save *s = t->save_in_progress;

@@ -47,8 +47,8 @@ static clv_code sample_item(clv_weights_sample *sample, state_source *s, size_t 
   return CLV_OK;
 }
 
-/* Adds the values to the ledger, the list of what workers have received, before they are sent. This
- * takes one more reading of the values. */
+/* Adds the values to the ledger, the list of what workers have received, before they are sent. For
+ * this the function reads the values one more time. */
 static clv_code note_values_in_ledger(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                       state_source *s, size_t n, clv_err *err) {
   clv_weights_sample *samples;

@@ -50,7 +50,7 @@ clv_code clv_trainer_loss_inputs(clv_trainer *t, cleave_context context, const c
   cleave_tensor rows;
   *n = 1;
   if (t->config->loss.n_targets) return add_target_leaves(t, context, s, y, in, n, err);
-  CLV_TRY(clv_trainer_pack_targets(t, s, y, &rows, err));
+  CLV_TRY(clv_trainer_pack_labels(t, s, y, &rows, err));
   CLV_TRY_API(cleave_leaf(t->runtime, context, &rows, false, &in[(*n)++], CLV_API_ERROR));
   return CLV_OK;
 }

@@ -56,8 +56,8 @@ static clv_code send_weights(clv_trainer *t, uint32_t stage, const clv_weights_f
   return send_found_params(t, stage, f, found, err);
 }
 
-/* Returns true for a moment of a fixed parameter. Checkpoints of versions before 0.7 have such
- * moments. */
+/* Returns true if `name` is a moment of a fixed parameter. Checkpoints of versions before 0.7 have
+ * such moments. */
 static bool is_moment_of_fixed_param(const clv_params *params, const char *name) {
   const char *dot = strrchr(name, '.');
   for (int i = 0; dot && i < params->n; i++) {
@@ -122,8 +122,8 @@ static clv_code restore_stages(clv_trainer *t, const clv_checkpoint *c, clv_err 
 
 /* ---- restoring from files at workers --------------------------------------------------------- */
 
-/* Time limit in ms for a worker's answer about a file. The loss of a worker is noticed much
- * earlier. */
+/* Time limit in ms for a worker's answer about a file. It is long because reading may be slow; the
+ * loss of a worker is noticed much earlier. */
 enum { STATE_LOAD_DEADLINE_MS = 3600 * 1000 };
 
 /* Returns the name of the worker with the identity, or the identity if the session has no such

@@ -87,7 +87,8 @@ static clv_code call_micro_batch(clv_trainer *t, const round_group *r, uint32_t 
     if (i < n)
       CLV_TRY(clv_trainer_stage_inputs(t, r->context, i, batch->x, &sequences, in, &n_in, err));
     if (i < n)
-      CLV_TRY(clv_trainer_charge_direct_flows(t, i, m->size, (uint64_t)sequences.rows, true, err));
+      CLV_TRY(
+          clv_trainer_charge_direct_flows(t, i, m->size, (uint64_t)sequences.n_rows, true, err));
     if (i == n)
       CLV_TRY(clv_trainer_loss_inputs(t, r->context, &sequences, batch->y, in, &n_in, err));
     CLV_TRY_API(cleave_call_with(t->runtime, r->context, t->modules[i], in, n_in, &o, &refs[i],
@@ -254,7 +255,8 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flushes, 
     *ret_done = 1;
     return run_round(t, &r, err);
   }
-  /* All batches of a round have the same number of micro-batches. */
+  /* All batches of a round have the same number of micro-batches. A batch with another number
+   * begins the next round. */
   if (t->n_held_batches &&
       count_micro_batches(t, batch->n) != count_micro_batches(t, t->held_batches[0].n))
     CLV_TRY(run_held_batches(t, &n_done, err));

@@ -4,7 +4,7 @@
  * stage, one for the loss, and one context per step.
  *
  * A command calls clv_trainer_open, clv_trainer_restore to resume, clv_trainer_step for each batch,
- * clv_trainer_eval and clv_trainer_begin_save in between, and clv_trainer_close.
+ * clv_trainer_eval and clv_trainer_begin_save between two steps, and at the end clv_trainer_close.
  *
  * Threads: only the thread that opened a trainer may use it.
  */
@@ -30,9 +30,10 @@ typedef struct clv_step_result {
    * ignored */
   uint64_t n_labelled;
   /* evaluations with several targets: [n_targets] mean loss of each target over the records that
-   * have a label of it, without its loss_weight; NaN: no record has one */
+   * have a label of this target, without its loss_weight; NaN: no record has such a label */
   double target_losses[CLV_MAX_TARGETS];
-  uint64_t n_target_labels[CLV_MAX_TARGETS]; /* [n_targets] records that have a label of it */
+  /* [n_targets] number of records that have a label of the target */
+  uint64_t n_target_labels[CLV_MAX_TARGETS];
   double grad_norm, lr;
   bool changed_weights; /* false: a loss or gradient was not finite, so the step was skipped */
   uint64_t wait_ns;     /* nanoseconds that the master waited for packets */
@@ -63,7 +64,8 @@ uint64_t clv_trainer_step_count(const clv_trainer *t);
 
 /* Sets the length of the complete run in steps, including steps before a resume. Cosine and linear
  * schedules of the learning rate end at that step unless the session sets
- * train.schedule.total_steps. Before this call their rate is that of the first step. */
+ * train.schedule.total_steps. Before this call such a schedule gives each step the rate of the
+ * first step. */
 void clv_trainer_set_total_steps(clv_trainer *t, uint64_t n_steps);
 
 /* Begins the cache of a session whose first stage is frozen and cached; does nothing for other
@@ -116,8 +118,9 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
                           clv_score *const *scores, clv_step_result *ret, clv_tensor **predictions,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Lets the next evaluations compute with dropout on, as in training, one batch at a time. The
- * numbers follow from the layers' keys, `pass` and the batch. pass 0: dropout is off again. */
+/* Lets the next evaluations compute with dropout on, as in training, one batch at a time. The keys
+ * of the layers, `pass` and the batch decide which values are dropped. pass 0: dropout is off
+ * again. */
 void clv_trainer_set_dropout_pass(clv_trainer *t, uint64_t pass);
 
 /* bytes of the text of a clv_early_stopping_state, with its NUL */
@@ -153,9 +156,9 @@ typedef struct clv_train_position {
 /* Reads the position of a checkpoint. Counts that are missing or malformed become 0. */
 void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *ret);
 
-/* Begins a checkpoint of all stages under run_dir. Files of stages at workers that keep files are
- * being written when it returns; the other files are written. Does nothing if the checkpoint of
- * this step exists. Call only if no checkpoint is in progress. BLOCKS. */
+/* Begins a checkpoint of all stages under run_dir. When this function returns, workers are still
+ * writing the files that stay at workers, and all other files are written. Does nothing if the
+ * checkpoint of this step exists. Call only if no checkpoint is in progress. BLOCKS. */
 clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir,
                                 const clv_train_position *position, clv_err *err) CLV_USE_RESULT;
 typedef enum clv_save_result {

@@ -83,8 +83,8 @@ typedef struct clv_trainer_cache_rows {
   bool *is_row_sent;          /* [records] true if the master has sent the row of the record */
   /* [records] number by which the worker knows the record: a random permutation, which hides the
    * record's position in the files */
-  uint32_t *record_number;
-  int64_t *batch_numbers; /* [records of a batch] record_number of each record of the batch */
+  uint32_t *record_numbers;
+  int64_t *batch_numbers; /* [records of a batch] the number of each record, from record_numbers */
   clv_cache_use use;      /* use of the cache for the present batch */
 } clv_trainer_cache_rows;
 
@@ -102,8 +102,10 @@ struct clv_trainer {
   clv_trainer_use use;
   clv_trainer_cache_rows cache;
   struct clv_trainer_save *save_in_progress; /* the checkpoint in progress; NULL: none (save.c) */
-  bool *is_stage_fetched; /* [n_stages] the stage's worker keeps no files of checkpoints */
-  uint64_t dropout_pass;  /* number of the pass of evaluations with dropout; 0: without dropout */
+  /* [n_stages] true: the worker of the stage keeps no files of checkpoints, so the master fetches
+   * the state */
+  bool *is_stage_fetched;
+  uint64_t dropout_pass; /* number of the pass of evaluations with dropout; 0: without dropout */
   bool has_noted_kept_files; /* a notice has said which files stay at workers */
   /* step from which on checkpoints have lost files and are replaced; CLV_CHECKPOINT_NONE: none */
   uint64_t first_lost_step;
@@ -112,9 +114,10 @@ struct clv_trainer {
   const char *activity;              /* "step", "checkpoint of step", ...; NULL while loading */
   uint64_t step_of_activity;         /* the step that `activity` belongs to */
   /* state of the round in progress */
-  uint32_t n_round_steps, n_held_batches; /* steps of a full round; number of held batches */
-  clv_held_batch *held_batches;           /* [n_round_steps] batches that wait for a full round */
-  clv_step_result *results;               /* [2 * n_round_steps] results of the last steps */
+  /* steps of a full round; number of batches in held_batches */
+  uint32_t n_round_steps, n_held_batches;
+  clv_held_batch *held_batches; /* [n_round_steps] batches that wait for a full round */
+  clv_step_result *results;     /* [2 * n_round_steps] results of the last steps */
   /* arrays of [n_round_steps * max_micro_batches] elements, one for each micro-batch of a round:
    * micro_batches, loss_references, loss_shares */
   clv_micro_batch *micro_batches;
@@ -123,7 +126,8 @@ struct clv_trainer {
   cleave_reference *loss_references; /* value of the loss of each micro-batch */
   float *loss_shares;                /* share of each micro-batch in the loss of its batch */
   size_t *micro_batch_rows; /* [max_micro_batches] rows of the micro-batches of one batch */
-  /* placed schedules that the trainer keeps, for full and short rounds */
+  /* schedules that the trainer keeps, for full and short rounds; a placed schedule also has the
+   * positions of all calls and optimiser steps */
   clv_placed_schedule *schedules[MAX_KEPT_SCHEDULES];
   uint32_t n_schedules, window;
   bool has_costs;
@@ -158,8 +162,9 @@ void clv_trainer_on_event(void *user, cleave_context context, const cleave_event
 /* Returns true if the trainer has to measure the round that begins, and empties the list of
  * events. */
 bool clv_step_meter_begin(clv_trainer *t);
-/* Evaluates the measurement of a round and chooses the window. The trainer calls it after each
- * round. is_measured: the events of the round have been stored; seconds: duration of the round. */
+/* Evaluates the measurement of a round and chooses the window. The trainer calls this function
+ * after each round. is_measured: the events of the round have been stored; seconds: duration of the
+ * round. */
 clv_code clv_step_meter_end(clv_trainer *t, const clv_placed_schedule *l, bool is_measured,
                             double seconds, clv_err *err) CLV_USE_RESULT;
 void clv_step_meter_free_events(clv_step_meter *w);
@@ -201,20 +206,20 @@ typedef struct clv_sequences {
   size_t start, n;
   /* number of rows to send: the sum of the sequences' positions, rounded up so that nodes make
    * plans for few batch sizes */
-  int64_t rows;
+  int64_t n_rows;
 } clv_sequences;
 /* Selects n sequences of the batch x from `start` on. CLV_INVALID: a length is out of range. */
 clv_code clv_trainer_select_sequences(const clv_trainer *t, clv_tensor *const *x, size_t start,
                                       size_t n, clv_sequences *ret, clv_err *err) CLV_USE_RESULT;
 /* Takes the rows of the sequences from a batch [B, ...]. has_positions: the batch is [B, S, ...];
- * the function packs the positions of the sequences into [s->rows, ...] and fills the remaining
+ * the function packs the positions of the sequences into [s->n_rows, ...] and fills the remaining
  * rows with `fill_value`. *ret refers to the trainer's memory until the next call. */
 clv_code clv_trainer_pack_rows(clv_trainer *t, const clv_sequences *s, const clv_tensor *batch,
                                bool has_positions, int64_t fill_value, cleave_tensor *ret,
                                clv_err *err) CLV_USE_RESULT;
 /* As clv_trainer_pack_rows, for the labels of the loss. Remaining rows get the ignored label. */
-clv_code clv_trainer_pack_targets(clv_trainer *t, const clv_sequences *s, const clv_tensor *y,
-                                  cleave_tensor *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_trainer_pack_labels(clv_trainer *t, const clv_sequences *s, const clv_tensor *y,
+                                 cleave_tensor *ret, clv_err *err) CLV_USE_RESULT;
 /* Unpacks the model's output to a batch [n, S, ...] with padding 0; returns `output` unchanged if
  * it is not packed. *ret refers to the trainer's memory until the next call. */
 clv_code clv_trainer_unpack_output(clv_trainer *t, const clv_sequences *s,
@@ -354,9 +359,9 @@ typedef struct clv_state_origin {
   int64_t value;
 } clv_state_origin;
 
-/* Sends n tensors of a stage's state to its node. Announces them to the gate and the egress record,
- * which would refuse them otherwise, and adds weights to the ledger, for which it reads them one
- * more time. origins: [n] origin of each tensor. */
+/* Sends n tensors of a stage's state to its node. Announces the tensors to the gate and the egress
+ * record, which would refuse them otherwise. Adds weights to the ledger, for which the weights are
+ * read one more time. origins: [n] origin of each tensor. */
 clv_code clv_trainer_send_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                 const clv_weights_want *items, const clv_state_origin *origins,
                                 size_t n, clv_err *err) CLV_USE_RESULT;

@@ -20,7 +20,7 @@ static const uint64_t trial_micro_batches[N_TRIALS] = {1, 4, 16};
 /* longest predicted step that may be chosen, divided by the quickest one */
 static const double MAX_STEP_SLOWDOWN = 1.02;
 
-/* ---- one trial ------------------------------------------------------------------------------- */
+/* ---- running one trial ----------------------------------------------------------------------- */
 
 /* A trial with one number of micro-batches. Its config shares the texts of the session. */
 typedef struct trial {
@@ -49,8 +49,8 @@ static clv_code make_random_tensor(const clv_node *n, int64_t batch, int64_t int
   clv_shape shape = n->shape;
   const clv_rng_key key = {.layer = 1};
   shape.dim[0] = batch;
-  /* the input has packed sequences: its batches come from the loader, which pads them to this
-   * length */
+  /* The input has packed sequences. The loader gives such an input padded, so the random batch has
+   * the padded shape, with sequences of the largest length. */
   if (n->max_positions) {
     memmove(shape.dim + 2, shape.dim + 1, (size_t)(shape.rank++ - 1) * sizeof *shape.dim);
     shape.dim[1] = n->max_positions;
@@ -108,7 +108,8 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
   t->config = *b->config;
   t->config.pipeline.micro_batches = n_micro;
   CLV_TRY(clv_random_bytes(&t->config.train.seed.key, sizeof(clv_key), err));
-  /* a fixed window, because in a trial on_measured_step measures instead of the trainer */
+  /* the window stays fixed, so that the trainer does not change it: on_measured_step measures the
+   * steps instead */
   t->config.pipeline.window = CLV_WINDOW_TEXTBOOK;
   /* an interleaved schedule needs a number of micro-batches that is a multiple of the nodes'
    * number */

@@ -227,8 +227,8 @@ static void check_device_kinds(doctor *d, int worker, const clv_wire_hello_reply
   }
 }
 
-/* Reports that a worker cannot tell its quota. A worker without a place for files fails the check
- * only if the session asks for files there, because the master fetches them otherwise. */
+/* Reports that a worker cannot tell its quota. If the worker has no folder for files, this is a
+ * failure only if the session asks for files at workers; otherwise the master fetches the files. */
 static void report_no_quota(doctor *d, const clv_remote_spec *w, const clv_err *reason) {
   bool ok = reason->code == CLV_UNIMPLEMENTED && !d->config->checkpoint.home;
   report_check(d, ok, CLV_EXIT_FAILED, w->name,

@@ -5,8 +5,8 @@
  * port copies them, and asks libcleave for the state of the links.
  *
  * The waiting time of the master is known for every step, but its causes only for measured steps:
- * about every 16th, at most a few times a second. The steps in between count with the shares of the
- * last measured step.
+ * about every 16th, at most a few times a second. The waiting time of any other step is divided
+ * among the causes as in the last measured step.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -28,9 +28,9 @@ typedef struct step_numbers {
   double phase_seconds[N_PHASES], n_steps[N_OUTCOMES], n_records;
   double step, target_steps, loss, learning_rate, gradient_norm, n_micro_batches, window;
   double n_checkpoints, checkpoint_s, checkpoint_wall_s, checkpoint_step;
-  /* number of recoveries; seconds of the last recovery; is_recovering: 1 from the time when a
+  /* number of recoveries; seconds of the last recovery; recovering_gauge: 1 from the time when a
    * worker is lost until the run trains again, else 0 */
-  double n_recoveries, recovery_s, is_recovering;
+  double n_recoveries, recovery_s, recovering_gauge;
   bool has_escrow; /* true: a sealed (encrypted) copy of a checkpoint exists, or one has failed */
   double escrow_step, escrow_bytes, escrow_wall_s, n_escrow_failures;
 } step_numbers;
@@ -113,14 +113,14 @@ void clv_run_metrics_detach(clv_run_metrics *m) {
 void clv_run_metrics_note_lost_worker(clv_run_metrics *m) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
-  m->numbers.is_recovering = 1;
+  m->numbers.recovering_gauge = 1;
   pthread_mutex_unlock(&m->lock);
 }
 
 void clv_run_metrics_note_recovery(clv_run_metrics *m, uint64_t duration_ns) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
-  m->numbers.is_recovering = 0;
+  m->numbers.recovering_gauge = 0;
   m->numbers.n_recoveries++;
   m->numbers.recovery_s = (double)duration_ns * 1e-9;
   pthread_mutex_unlock(&m->lock);
@@ -208,7 +208,8 @@ static void put_pending_bytes(clv_metrics_out *out, const void *n) {
   put_two_directions_per_worker(out, n, LINK_FIELD(pending_in), LINK_FIELD(pending_out));
 }
 
-/* Writes a sample for each worker whose link has a measured value. */
+/* Writes a sample for each worker whose link has a measured value, which is above 0. field_offset:
+ * offset of a double field in cleave_link_status. */
 static void put_number_per_worker(clv_metrics_out *out, const scrape *n, size_t field_offset) {
   cleave_link_status l;
   for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++) {
@@ -386,7 +387,7 @@ static const clv_metric metric_rows[] = {
      .help = "Sealed copies of checkpoints that have failed.", .at = AT(numbers.n_escrow_failures)},
     {.name = "cleave_master_recovering", .kind = CLV_GAUGE, .unit = "",
      .help = "1 from the loss of a worker until the run trains again, else 0.",
-     .at = AT(numbers.is_recovering)},
+     .at = AT(numbers.recovering_gauge)},
     {.name = "cleave_master_recoveries_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Losses of workers from which this process has recovered.",
      .at = AT(numbers.n_recoveries)},

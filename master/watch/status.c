@@ -42,7 +42,7 @@ typedef struct watched_worker {
 typedef struct status_command {
   const clv_session_config *config;
   const clv_run_options *o;
-  clv_find_escrow *find_escrow;
+  clv_find_escrow_fn *find_escrow;
   clv_tls_identity *identity;
   clv_rpc_runtime *runtime;
   uint64_t interval_ns;
@@ -348,7 +348,7 @@ static void init_status_command(status_command *s) {
 }
 
 clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o,
-                              clv_find_escrow *find_escrow) {
+                              clv_find_escrow_fn *find_escrow) {
   double interval = o->interval_s > 0 ? o->interval_s : 1;
   status_command s = {.config = config,
                       .o = o,

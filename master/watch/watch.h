@@ -22,11 +22,11 @@ clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out,
 clv_exit_code clv_show_caches(const clv_session_config *config, const clv_run_options *o);
 /* Callback that sets *ret to the state of a session's sealed (encrypted) copies of checkpoints,
  * with the text of an error in `text`. Returns false if the session has none. */
-typedef bool clv_find_escrow(const clv_session_config *config, clv_status_escrow *ret,
-                             char text[CLV_ERR_TEXT]);
+typedef bool clv_find_escrow_fn(const clv_session_config *config, clv_status_escrow *ret,
+                                char text[CLV_ERR_TEXT]);
 /* Runs the command status and returns the exit code. */
 clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o,
-                              clv_find_escrow *find_escrow);
+                              clv_find_escrow_fn *find_escrow);
 
 /* ---- metrics port of a run (metrics.c) ------------------------------------------------------- */
 
@@ -47,8 +47,8 @@ void clv_run_metrics_note_recovery(clv_run_metrics *m, uint64_t duration_ns);
 void clv_run_metrics_note_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s);
 void clv_run_metrics_note_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t duration_ns);
 /* Stores the progress of checkpoint.escrow, which makes sealed copies: the step of the newest copy,
- * its size, the time at which it was complete (size and time 0: not by this process), and the
- * number of copies that have failed. */
+ * its size, the time at which it was complete (size and time are 0 if another process made the
+ * copy), and the number of copies that have failed. */
 void clv_run_metrics_note_escrow(clv_run_metrics *m, uint64_t step, uint64_t bytes,
                                  uint64_t wall_ms, uint64_t n_failures);
 /* Warns on standard error if other machines can read the port. */

@@ -28,7 +28,7 @@ static void check_windows(const clv_tokenizer *t, const clv_page *page) {
   clv_err err;
   NEVER(clv_windows_make(page, NULL, t, &o, &w, &err) != CLV_OK);
   for (size_t i = 0; i < w.n * w.width; i++)
-    NEVER(w.words[i] < -1 || w.words[i] >= (int32_t)page->n);
+    NEVER(w.word_indices[i] < -1 || w.word_indices[i] >= (int32_t)page->n);
   clv_windows_done(&w);
 }
 

@@ -243,7 +243,7 @@ static void window_tokens_have_their_words_boxes_and_labels(void **state) {
   must(clv_windows_make(&page, labels, t, &wo, &w, &err), &err);
   assert_int_equal(w.n, 2);
   assert_memory_equal(w.ids, wanted_ids, sizeof wanted_ids);
-  assert_memory_equal(w.words, wanted_words, sizeof wanted_words);
+  assert_memory_equal(w.word_indices, wanted_words, sizeof wanted_words);
   assert_memory_equal(w.labels, wanted_labels, sizeof wanted_labels);
   assert_memory_equal(w.lengths, wanted_lengths, sizeof wanted_lengths);
   static const int32_t wanted_boxes[][4] = {{0},          {1, 2, 3, 4}, {1, 2, 3, 4},
