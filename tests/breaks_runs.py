@@ -302,3 +302,5 @@ of("common/model/config/override.c", "tests/unit/config/test_errors",
    labels_of_settings_are_not_shown=("static clv_code apply_set_option(", "if (given_label)", "if (false)"))
 of("master/sweep/runs.c", "tests/net/training/test_sweep.py wrong_values_are_refused_before_the_first_run",
    sweeps_blame_set=("static clv_exit_code check_run(", ".set_labels = set_options.labels", ".set_labels = NULL"))
+of("master/run/run_sampling.c", "tests/net/training/test_sweep.py plan_says_that_sampling_shows_rare_classes",
+   weights_of_no_class_are_kept_quiet=("static clv_code check_weight_count(", "if (n_weights <= n_classes) return CLV_OK;", "return CLV_OK;"))

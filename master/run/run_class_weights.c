@@ -37,8 +37,7 @@ static void use_weight_list(clv_run *r, const clv_number_list *list) {
   r->effective_config.loss.class_weights = CLV_CLASS_WEIGHTS_GIVEN;
 }
 
-/* Finds the number of classes: the width of the model's last layer. */
-static clv_code count_classes_of_model(const clv_run *r, size_t *ret, clv_err *err) {
+clv_code clv_run_count_outputs(const clv_run *r, size_t *ret, clv_err *err) {
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
   clv_session_config config_without_class_weights = *r->config;
   config_without_class_weights.loss.class_weights = CLV_CLASS_WEIGHTS_GIVEN;
@@ -72,7 +71,7 @@ static clv_code compute_balanced_weights(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;
   clv_number_list list;
   size_t n = 0;
-  CLV_TRY(count_classes_of_model(r, &n, err));
+  CLV_TRY(clv_run_count_outputs(r, &n, err));
   CLV_TRY(clv_alloc(n, sizeof *counts, &counts, err));
   CLV_TRY(count_labels(r, n, counts, err));
   CLV_TRY(make_weight_list(r, n, &list, err));

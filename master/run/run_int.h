@@ -198,6 +198,9 @@ void clv_run_print_folds(const clv_run *r);
  * numbers from the session that the run has stored. Call before the blueprint is made.
  * (run_class_weights.c) */
 clv_code clv_run_resolve_class_weights(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Returns in *ret the number of outputs of the model: the width of its last layer. For a loss of
+ * classes it is their number. (run_class_weights.c) */
+clv_code clv_run_count_outputs(const clv_run *r, size_t *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Computes r->sampling_sums, from which training records are drawn, if the session has
  * data.sampling. (run_sampling.c) */

@@ -275,7 +275,8 @@ def nothing_to_read_is_reported_as_not_applicable():
 def readable_labels_are_refused_before_connecting():
     cluster.workers[0].stop()
     try:
-        # with the secret weights of some seeds `train`, which looks once, reads less than it refuses
+        # with the secret weights of some seeds `train`, which looks once, reads less than it
+        # refuses
         path = session("two", LINEAR, "vector", HEADS[1] % 2, "y2", seed="seed: 5eed5eed5eed5eed5eed5eed5eed0002, ")
         for command in ("plan", "check", "train"):
             refused(command, path, r"two\.yaml:\d+:\d+: worker 'w1' can read labels from the gradient for stage 'b'",

@@ -163,6 +163,8 @@ def plan_says_that_sampling_shows_rare_classes():
     assert plain["labels_by_frequency"] is False, plain
     done = master("plan", session, "--set", "data.sampling_weights=[1, 2]", cwd=cluster.dir)
     assert done.returncode == 3 and "class 2, and there are weights of 2 classes" in done.stderr, done.stderr
+    done = master("plan", session, "--set", "data.sampling_weights=[1, 2, 3, 4]", cwd=cluster.dir)
+    assert done.returncode == 3 and "data.sampling_weights has 4 numbers, and there are 3 classes: give a number for each" in done.stderr, done.stderr
 
 
 @suite.test
