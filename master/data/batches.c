@@ -17,7 +17,7 @@ static const uint32_t shuffle_rng_stream = 0xfffffff0u;
 
 struct clv_batches {
   clv_batches_options o;
-  clv_cursor at; /* start of the next batch, which exists unless the epochs are over */
+  clv_cursor at; /* start of the next batch, unless all epochs are over */
   /* [subset n] order of the records in epoch order_epoch; NULL without shuffling and sampling */
   uint32_t *order;
   uint64_t order_epoch; /* epoch to which the list `order` belongs */

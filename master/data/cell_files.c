@@ -118,7 +118,8 @@ static clv_code write_header(const clv_cell_files *f, const cell_file *c, size_t
   return code;
 }
 
-/* Appends the offsets of texts, counted from the first text in the files. */
+/* Appends the offsets of texts to the file `to`. Offsets count bytes from the first text in the
+ * file of texts. */
 static clv_code add_offsets(const clv_cell_files *f, const clv_cell_table *t, const cell_file *to,
                             size_t *offsets, clv_err *err) {
   cell_file block = *to;
@@ -177,7 +178,8 @@ static clv_code fail_data_loss(const char *path, const char *problem, clv_err *e
       path, problem);
 }
 
-/* Fails unless the file is the user's own and closed to others, as the cache makes it. */
+/* Fails unless the file belongs to the user and has no permissions for others, as every file that
+ * the cache makes. */
 static clv_code check_owner(const char *path, clv_err *err) {
   struct stat st;
   if (lstat(path, &st) != 0) return fail_data_loss(path, "is missing", err);
@@ -213,8 +215,8 @@ static clv_code map_file(const char *folder, const cell_file *c, size_t n, clv_t
   return CLV_OK;
 }
 
-/* True if each code is the number of a name, or CLV_MISSING_CODE where the column permits missing
- * values. */
+/* True if each code is the number of one of the column's names, or CLV_MISSING_CODE where the
+ * column permits missing values. */
 static bool are_valid_codes(const clv_table_column *c, const int32_t *codes, size_t n) {
   int32_t min_code = c->o.missing == CLV_MISSING_REFUSE ? 0 : CLV_MISSING_CODE;
   for (size_t i = 0; i < n; i++)

@@ -35,7 +35,7 @@ typedef struct clv_fields {
     size_t name_offset; /* offset of the name in `text` */
     /* column at which its name begins in the header, from 1; 0: the table has no header */
     size_t column;
-    size_t last_record; /* JSON: number of the record that had the field last, from 1; 0: none */
+    size_t last_record; /* JSON: number of the last record that had the field, from 1; 0: none */
   } * list;             /* [n] the fields */
   size_t n, cap;
   clv_name_table index_of_name; /* JSON: finds the index in `list` of a name */
@@ -84,7 +84,7 @@ struct clv_cell_source {
   size_t key_offset;       /* JSON: offset in the record of the present cell's key */
   clv_bytes text;          /* text of the present cell */
   clv_record_lines *lines; /* CSV, JSON: lines of the file; NULL: SQLite */
-  /* CSV: state of the parser at the next cell of the present record, and at the begin of the
+  /* CSV: state of the parser before the next cell of the present record, and at the begin of this
    * record */
   clv_csv csv, record_csv;
   clv_json json;    /* JSON: part of the record that is not parsed yet */
@@ -107,8 +107,9 @@ clv_code clv_cells_check_file(const clv_dataset_options *o, bool *ret_database,
 bool clv_cells_has_json_name(const char *path);
 /* Returns the separator of fields: as the options give it, or else by the file's name. */
 char clv_cells_separator(const clv_dataset_options *o);
-/* Fail with a position in the file: clv_cells_fail that of the cell, clv_cells_fail_record that of
- * the record, clv_cells_fail_field that of a field's name. */
+/* Fail with a message that begins with a position in the file: of the present cell
+ * (clv_cells_fail), of the record (clv_cells_fail_record), or of a field's name
+ * (clv_cells_fail_field). */
 clv_code clv_cells_fail(const clv_cell_source *s, clv_err *err, const char *fmt, ...)
     CLV_PRINTF(3, 4);
 clv_code clv_cells_fail_record(const clv_cell_source *s, clv_err *err, const char *fmt, ...)

@@ -50,8 +50,9 @@ clv_code clv_cell_files_append_block(clv_cell_files *f, clv_cell_table *t,
 /* Completes the files: writes the headers, which have the number of records. */
 clv_code clv_cell_files_finish(clv_cell_files *f, const clv_cell_table *t,
                                clv_err *err) CLV_USE_RESULT;
-/* Maps the files as the columns of a table with t->count records that has no cells yet.
- * CLV_DATA_LOSS: a file is missing, cut, or has a value that no table has; the message names it. */
+/* Maps the files as the columns of a table that has t->count records and no cells yet.
+ * CLV_DATA_LOSS: a file is missing or cut, or has a value that its column cannot have; the message
+ * names the file. */
 clv_code clv_cell_files_map_columns(const char *folder, clv_cell_table *t,
                                     const clv_dataset_options *o, clv_err *err) CLV_USE_RESULT;
 
@@ -73,7 +74,7 @@ clv_code clv_table_cache_parse(const char *text, size_t len, const char *label, 
 /* True if the cells of the table are to be kept on disk, because its file is large or the options
  * say so. */
 bool clv_table_is_on_disk(const clv_dataset_options *o);
-/* Opens a table on disk. Reads it into the cache first, unless the cache has it. */
+/* Opens a table on disk. Reads the table into the cache first, unless the cache already has it. */
 clv_code clv_table_open_on_disk(const clv_dataset_options *o, clv_cell_table **ret,
                                 clv_err *err) CLV_USE_RESULT;
 /* ---- sorted numbers (sorted_values.c) -------------------------------------------------------- */
@@ -87,12 +88,12 @@ typedef struct clv_sorted_values {
 } clv_sorted_values;
 
 void clv_sorted_values_done(clv_sorted_values *s);
-/* Sorts the numbers of a column that are not missing, in the records `rows`. */
+/* Sorts the numbers that the records `rows` have in a column. Leaves out missing numbers. */
 clv_code clv_sorted_values_make(const clv_cell_table *t, const clv_table_column *from,
                                 const clv_subset *rows, clv_sorted_values *ret,
                                 clv_err *err) CLV_USE_RESULT;
-/* Adds n_fills numbers `fill` to s, which stays sorted. takes_log: then replaces each number v of s
- * by ln(1 + v). */
+/* Adds the number `fill` n_fills times to s, which stays sorted. takes_log: then replaces each
+ * number v of s by ln(1 + v). */
 clv_code clv_sorted_values_add_fills(const clv_cell_table *t, clv_sorted_values *s, double fill,
                                      size_t n_fills, bool takes_log, clv_err *err) CLV_USE_RESULT;
 

@@ -28,7 +28,7 @@ enum {
   MAX_MESSAGE_BYTES = 200,      /* most bytes that messages show of SQLite's own messages */
 };
 
-/* most bytes of memory of the SQLite library, which needs most of it to sort records */
+/* most bytes of memory that the SQLite library may use; it needs most of them to sort records */
 #define MAX_MEMORY_BYTES ((int64_t)4 << 30)
 
 /* ---- loading the SQLite library -------------------------------------------------------------- */
@@ -90,7 +90,7 @@ struct clv_query {
   uint64_t deadline_ns, max_rows;
   uint32_t max_seconds;
   bool has_timed_out, is_interrupted; /* why the progress handler has stopped the query */
-  char denied_action[120];            /* what the authorizer refused; "": nothing */
+  char denied_action[120];            /* action that the authorizer refused; "": none */
 };
 
 void clv_query_free(clv_query *q) {
@@ -102,8 +102,8 @@ void clv_query_free(clv_query *q) {
 
 /* ---- what a query may do --------------------------------------------------------------------- */
 
-/* Names, for messages, of the forbidden actions that people try first; another action is called
- * "this statement". */
+/* Names, for messages, of the forbidden actions that people try first. Messages call any other
+ * action "this statement". */
 static const struct {
   int action;
   const char *name;
@@ -214,8 +214,8 @@ static clv_code make_uri(const char *path, clv_bytes *ret, clv_err *err) {
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* Forbids the query everything but reading the database, before it is compiled: sets options and
- * limits of the library, the authorizer and the time limit. */
+/* Forbids a query everything but reading the database: sets options and limits of the SQLite
+ * library, the authorizer and the time limit. Call this before the query is compiled. */
 static bool restrict_database(clv_query *q) {
   static const struct {
     int key, value;
@@ -293,7 +293,7 @@ static clv_code start_next_record(clv_cell_source *s, bool *ret_has_more, clv_er
   return CLV_OK;
 }
 
-/* Writes a number with as few digits as read back to the same double. */
+/* Writes a number with the fewest digits from which the same double is read back. */
 static void append_real(double v, clv_bytes *out) {
   char text[40];
   for (int n_digits = 15; n_digits <= 17; n_digits++) {

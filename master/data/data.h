@@ -77,19 +77,22 @@ typedef enum clv_crop_kind {
 /* How an image becomes a record: resize, then crop, then flip. Sizes are in pixels. */
 typedef struct clv_image_options {
   uint32_t channels; /* channels of the record; 3: red, green, blue; 1: grey */
-  /* length of the shorter side after resizing, bit-identical to Pillow's bilinear; 0: off */
+  /* length of the shorter side after resizing, bit-identical to Pillow's bilinear; 0: no
+   * resizing */
   uint32_t resize;
-  uint32_t crop; /* side of the square; 0: no crop, so all images must have one size */
+  /* side of the square that is cut out; 0: no crop, so all images must have one size */
+  uint32_t crop;
   clv_crop_kind train_crop;
-  uint32_t pad;                 /* CLV_CROP_RANDOM: width of a black border added first */
-  double area_low, area_high;   /* CLV_CROP_RANDOM_RESIZED: smallest and largest share of the image,
-                                 * > 0, <= 1 */
-  double ratio_low, ratio_high; /* CLV_CROP_RANDOM_RESIZED: smallest and largest width / height,
-                                 * > 0 */
-  double flip;                  /* probability of a horizontal flip when training */
-  uint64_t max_pixels;          /* most pixels of an image, and of a resized image; 0:
+  uint32_t pad; /* CLV_CROP_RANDOM: width of a black border added before the crop */
+  /* CLV_CROP_RANDOM_RESIZED: smallest and largest area of the crop, as a fraction of the image's
+   * area; > 0, <= 1 */
+  double area_low, area_high;
+  /* CLV_CROP_RANDOM_RESIZED: smallest and largest width / height of the crop; > 0 */
+  double ratio_low, ratio_high;
+  double flip;         /* probability of a horizontal flip when training */
+  uint64_t max_pixels; /* most pixels of an image, and of a resized image; 0:
                                  * CLV_IMAGE_MAX_PIXELS */
-  uint32_t threads;             /* threads that read and decode; 0 means 1 */
+  uint32_t threads;    /* threads that read and decode; 0 means 1 */
 } clv_image_options;
 
 /* How a text becomes a row of tokens. */
@@ -118,8 +121,9 @@ typedef enum clv_objective {
 
 /* How pages become windows of tokens; tokenizer and max_tokens are those of clv_text_options. */
 typedef struct clv_page_options {
-  size_t stride; /* tokens at the end of a window that the next window begins with */
-  /* a page has one class, which all its windows have; false: each word has a class */
+  /* number of tokens at the end of a window with which the next window of the page begins again */
+  size_t stride;
+  /* true: a page has one class, which all its windows have; false: each word has a class */
   bool has_label_per_page;
   const char *const *labels; /* [n_labels] class names in their order */
   /* number of labels; 0: the classes are all names that the files have, sorted */
@@ -133,14 +137,16 @@ typedef struct clv_column_options {
   clv_column_use use;
   clv_column_scale scale; /* scaling of the numbers of a CLV_COLUMN_NUMBER */
   clv_missing_rule missing;
-  /* CLV_MISSING_VALUE: text that replaces a missing value; NULL for a CLV_COLUMN_TEXT: "" */
+  /* CLV_MISSING_VALUE: text that replaces a missing value; for a CLV_COLUMN_TEXT, NULL means the
+   * empty text */
   const char *value;
-  bool has_indicator; /* the input has a further element: 1 if the value is missing, else 0 */
+  /* the input has one more element for this column: 1 if the value is missing, else 0 */
+  bool has_indicator;
   /* CLV_COLUMN_DATE: form of the dates, as C's strptime has it; NULL: ISO 8601 */
   const char *format;
   /* CLV_COLUMN_DATE: parts of a date that become elements, as bits 1 << clv_date_part */
   unsigned parts;
-  /* CLV_COLUMN_INDEX: name of the input that the column makes; NULL: the name of the column */
+  /* CLV_COLUMN_INDEX: name of the input with the column's indexes; NULL: the name of the column */
   const char *input;
 } clv_column_options;
 
@@ -168,15 +174,15 @@ typedef struct clv_table_options {
   bool ignores_unlisted_columns;
   const clv_column_options *columns; /* [n_columns] in the order of the input */
   size_t n_columns;
-  /* [n_targets] several labels per record -> y: [B, n_targets] f32, classes by their numbers, NaN
-   * where a label is missing (CLV_MISSING_MASK); none: the one target is read as
-   * clv_dataset_options.labels says */
+  /* [n_targets] labels of a record that has several: y is [B, n_targets] f32 with numbers, class
+   * numbers, and NaN for a missing label (CLV_MISSING_MASK). n_targets 0: a record has one label,
+   * which is read as clv_dataset_options.labels says */
   const clv_target_option *targets;
   size_t n_targets;
-  /* for records with several targets: name of the target whose classes a stratified split or limit
-   * keeps in proportion; NULL: none */
+  /* records with several targets: name of the target by whose classes a stratified split or limit
+   * draws records; NULL: none */
   const char *split_target;
-  /* CLV_COLUMN_FILE: folder of the images; NULL: the folder of the table */
+  /* CLV_COLUMN_FILE: folder to which the column's paths are relative; NULL: folder of the table */
   const char *image_folder;
   /* SQLite: the query whose records are the table's; NULL: none, and a database is refused */
   const char *query;
@@ -188,26 +194,28 @@ typedef struct clv_table_options {
   bool is_on_disk; /* use cache_folder for tables of any size */
   /* receives a message when a table is read into cache_folder, which takes long */
   clv_notifier notifier;
-  size_t block_bytes; /* bytes of a table on disk that are in memory at a time; 0: the default */
+  /* bytes of a table on disk that are in memory at the same time; 0: the default */
+  size_t block_bytes;
 } clv_table_options;
 
 /* Meaning of the values in the table's column that text.group names. */
 typedef enum clv_split_key {
   CLV_KEY_IS_GROUP, /* name of the record's group */
   CLV_KEY_IS_TIME,  /* time of the record, a number or a date */
-  CLV_KEY_IS_SET,   /* set of the record, by the values in clv_dataset_options.set_values */
+  /* set (clv_set) of the record; clv_dataset_options.set_values has the values for each set */
+  CLV_KEY_IS_SET,
 } clv_split_key;
 typedef enum clv_set { CLV_SET_TRAINING, CLV_SET_VALIDATION, CLV_SET_TEST, CLV_SET_COUNT } clv_set;
 typedef struct clv_set_values {
-  const char *const *items; /* [n] texts that name the set */
+  const char *const *items; /* [n] values of the table's column for one set, such as "train" */
   size_t n;
 } clv_set_values;
 
 /* The most inputs that a record can have. */
 enum { CLV_DATA_MAX_INPUTS = 8 };
 
-/* Zero-initialise, then set the options that differ. clv_dataset_open keeps no pointers to the
- * strings and arrays. */
+/* Options of clv_dataset_open, which keeps no pointers to the strings and arrays. Zero-initialise,
+ * then set the options that are not to be 0 or NULL. */
 typedef struct clv_dataset_options {
   /* format of the files; CLV_FORMAT_AUTO: idx or npy, by their first bytes */
   clv_data_format format;
@@ -232,13 +240,17 @@ typedef struct clv_dataset_options {
   bool reads_weights;      /* tables: read the column of weights; false: the table may lack it */
   const char *group_path;  /* arrays: path of a file with the group of each record, an integer */
   clv_split_key split_key; /* tables: meaning of the column that text.group names */
-  clv_set_values set_values[CLV_SET_COUNT]; /* CLV_KEY_IS_SET: values of the column for each set */
+  /* CLV_KEY_IS_SET: for each set, the values that its records have in the column */
+  clv_set_values set_values[CLV_SET_COUNT];
   /* CLV_KEY_IS_SET: sets of records to keep, as bits 1 << clv_set; 0: all. Groups are then read
    * even with skips_labels */
   unsigned kept_set_bits;
-  /* factor of all values; 0: u8 is divided by 255 (ToTensor), others are not scaled */
+  /* factor by which all input values are multiplied; 0: u8 is divided by 255 (ToTensor), others are
+   * not scaled */
   float scale;
-  const float *mean, *std; /* [n_mean], [n_std]: 0, 1 or one per channel; std > 0 */
+  /* [n_mean] means and [n_std] standard deviations: none, one for all channels, or one per channel;
+   * std > 0 */
+  const float *mean, *std;
   size_t n_mean, n_std;
   bool flattens_records; /* x becomes [B, elements of a record] */
   bool keeps_rank_3;     /* inputs [N, a, b] keep their rank; false: they become [N, 1, a, b] */
@@ -246,9 +258,9 @@ typedef struct clv_dataset_options {
   bool holds_tokens;
   clv_label_kind labels;
   clv_objective objective; /* other than CLV_OBJECTIVE_LABELS: labels of files are not read */
-  /* label that marks a position without one; NULL: CLV_LABEL_IGNORED */
+  /* label that marks a position without a label; NULL: CLV_LABEL_IGNORED */
   const int64_t *ignored_label;
-  /* number of classes; a class label must be below it; 0: there is no upper limit */
+  /* number of classes: all class labels must be less than this; 0: there is no upper limit */
   size_t n_classes;
   size_t max_bytes; /* limit of decoded bytes per file; 0: CLV_DATA_MAX_BYTES */
   /* skip broken texts and pages (clv_dataset_broken_records). Broken images are not skipped at
@@ -290,18 +302,19 @@ void clv_dataset_free(clv_dataset *ds);
 void clv_dataset_freep(clv_dataset **ds);
 
 size_t clv_dataset_count(const clv_dataset *ds);
-/* Returns how many records of the file were left out because kept_set_bits excludes the set that
- * they are in. */
+/* Returns how many records of the file were left out because they are in a set that kept_set_bits
+ * excludes. */
 size_t clv_dataset_other_set_count(const clv_dataset *ds);
 bool clv_dataset_has_labels(const clv_dataset *ds);
 /* Returns the number of named classes (images, texts, documents); 0 for other formats. */
 size_t clv_dataset_class_count(const clv_dataset *ds);
 const char *clv_dataset_class_name(const clv_dataset *ds, size_t class);
-/* Returns the number of targets if each record has several labels (clv_table_options.targets), one
- * for each target and column of y; 0: a record has one label. */
+/* Returns the number of targets, which is the number of columns of y, if each record has several
+ * labels (clv_table_options.targets); 0: a record has one label. */
 size_t clv_dataset_target_count(const clv_dataset *ds);
 const char *clv_dataset_target_name(const clv_dataset *ds, size_t target);
-/* Returns the number of classes of a target, 2 for yes or no; 0: the target is a number. */
+/* Returns the number of classes of a target (2 if its labels are yes or no); 0: the target is a
+ * number. */
 size_t clv_dataset_target_class_count(const clv_dataset *ds, size_t target);
 const char *clv_dataset_target_class_name(const clv_dataset *ds, size_t target, size_t class);
 /* Returns true if a record has a label of a target; false: the label is missing
@@ -312,16 +325,17 @@ bool clv_dataset_has_target(const clv_dataset *ds, size_t target, size_t record)
 int64_t clv_dataset_target_class(const clv_dataset *ds, size_t target, size_t record);
 /* Returns the path of an image relative to the folder, as in "cat/1.png"; NULL: another format. */
 const char *clv_dataset_image_path(const clv_dataset *ds, size_t record);
-/* Compares the classes of two sets. CLV_DATA_LOSS: both have named classes, and these differ. */
+/* Compares the classes of the training data and the test data. CLV_DATA_LOSS: both have named
+ * classes, and the names differ. */
 clv_code clv_dataset_check_same_classes(const clv_dataset *train, const clv_dataset *test,
                                         clv_err *err) CLV_USE_RESULT;
 /* Returns the number of files in a folder of images that are not used: no .png, .jpg or .jpeg, or
  * outside the class folders. *ret_first: the first of them by name, relative to the folder; NULL:
  * there is none. */
 size_t clv_dataset_stray_file_count(const clv_dataset *ds, const char **ret_first);
-/* True if inputs [N, a, b] became images [N, 1, a, b]. */
+/* Returns true if the file has inputs [N, a, b], and the dataset made them images [N, 1, a, b]. */
 bool clv_dataset_adds_channel(const clv_dataset *ds);
-/* Returns the texts and pages that were skipped because of `skips_broken`. */
+/* Returns the number and the errors of texts and pages that were skipped (`skips_broken`). */
 const clv_broken_records *clv_dataset_broken_records(const clv_dataset *ds);
 /* Returns the number of texts that were cut to max_tokens. */
 size_t clv_dataset_truncated_count(const clv_dataset *ds);
@@ -348,9 +362,10 @@ typedef struct clv_kept_page {
 /* number of pages that are kept; 0: none */
 size_t clv_dataset_kept_page_count(const clv_dataset *ds);
 const clv_kept_page *clv_dataset_kept_page(const clv_dataset *ds, size_t page);
-/* For a record of a kept page, returns [*ret_n] the index of the word that each token represents,
- * or CLV_LABEL_IGNORED for a token that represents no word. A word is represented by one token of
- * all windows: its first token, in the window in which training would label the word. */
+/* Returns, for each token of a record of a kept page, the index of the word that the token
+ * represents, or CLV_LABEL_IGNORED if it represents no word: [*ret_n] indexes. Exactly one token of
+ * a page represents each word: the word's first token, in the window in which training would label
+ * the word. */
 const int32_t *clv_dataset_token_word_indices(const clv_dataset *ds, size_t record, size_t *ret_n);
 /* Returns the number of token ids of the tokenizer; 0 without a tokenizer. */
 int64_t clv_dataset_vocab_size(const clv_dataset *ds);
@@ -399,13 +414,13 @@ typedef struct clv_draw_seed {
 } clv_draw_seed;
 /* As clv_batch_fill, but fills all inputs, x: [clv_dataset_input_count], and draws random crops,
  * flips and masked tokens for training. The draws depend only on (seed, epoch, record), not on
- * threads or the position in the batch. draw NULL: as for an evaluation, nothing is random. */
+ * threads or the position in the batch. draw NULL: fills as for an evaluation, always equally. */
 clv_code clv_batch_fill_inputs(const clv_dataset *ds, const clv_draw_seed *draw,
                                const uint32_t *record_indexes, size_t n, clv_tensor *const *x,
                                clv_tensor *y, clv_err *err) CLV_USE_RESULT;
 
-/* most bytes, with the NUL, of a message about a value, which names file, record, column and
- * value */
+/* most bytes, with the NUL, of a message about a value; the message names the file, the record, the
+ * column and the value */
 enum { CLV_SCAN_TEXT_BYTES = 400 };
 
 /* Range and number of different values in a sample of records, as stored in the files. */
@@ -415,8 +430,8 @@ typedef struct clv_value_levels {
   size_t n_records;
   double low, high;
   size_t n_levels; /* number of different values; 0: some value is no integer from 0 to 65535 */
-  /* bits of a sample of images: 16 if one image has 16, else 8; 0: no images. If 16, the values of
-   * images of 8 bits are multiplied by 257. */
+  /* bits of a sample (one channel of one pixel): 16 if one of the images has 16, else 8; 0: no
+   * images were read. If 16, the samples of images with 8 bits are multiplied by 257. */
   unsigned image_bits;
 } clv_value_levels;
 /* Finds the range and the number of different values of at most max_records records, evenly
@@ -482,7 +497,7 @@ typedef struct clv_label_shift {
 } clv_label_shift;
 clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored_label);
 /* True if labels are not shifted by one position: at least 90 % of the compared labels equal the
- * token at their own position, or all but one of at least four. */
+ * token at their own position. If four or more labels are compared, one of them may differ. */
 bool clv_labels_are_own_tokens(const clv_label_shift *m);
 
 /* Appends a line for a file, or for each file in a folder: path, device, inode, size and
@@ -492,9 +507,9 @@ clv_code clv_data_list_file_stamps(const char *path, clv_bytes *lines, clv_err *
 
 /* ---- subsets of records ---------------------------------------------------------------------- */
 
-/* A list of record numbers. Release with clv_subset_done. */
+/* Records of a dataset, listed by index. Release with clv_subset_done. */
 typedef struct clv_subset {
-  uint32_t *index; /* [n] record numbers */
+  uint32_t *index; /* [n] indexes of the records in the dataset */
   size_t n;
 } clv_subset;
 
@@ -504,7 +519,7 @@ clv_code clv_subset_all(const clv_dataset *ds, clv_subset *ret, clv_err *err) CL
 typedef enum clv_split_kind {
   CLV_SPLIT_LAST = 0,   /* validation is the last part of the files */
   CLV_SPLIT_SHUFFLED,   /* validation is the last part of a permutation from the seed */
-  CLV_SPLIT_STRATIFIED, /* each class has the same share in validation, drawn from the seed */
+  CLV_SPLIT_STRATIFIED, /* validation has the same fraction of each class, drawn from the seed */
   CLV_SPLIT_GROUPS,     /* validation has complete groups, drawn from the seed */
   CLV_SPLIT_TIME,       /* validation has the latest records (CLV_KEY_IS_TIME) */
   CLV_SPLIT_COLUMN,     /* validation has the records of CLV_SET_VALIDATION (CLV_KEY_IS_SET) */
@@ -513,15 +528,16 @@ typedef enum clv_split_kind {
 /* True if each record has one class: a class label, or a number that is 0 or 1 in all records. */
 bool clv_dataset_has_record_classes(const clv_dataset *ds);
 /* Returns the kind of split that is used when `requested_kind` is requested. STRATIFIED becomes
- * GROUPS if a page has several windows, so that these stay together, and SHUFFLED if records do not
- * have one class each and clv_table_options.split_target names none of their targets. */
+ * GROUPS if a page has several windows, so that these stay together. It becomes SHUFFLED if there
+ * are no classes to stratify by: records do not have one class each, and no split_target is set. */
 clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind requested_kind);
 
 /* Splits all records into training and validation. Validation gets round(count * fraction) records,
- * at least one if fraction > 0. With GROUPS, validation gets about as many records; with TIME, also
- * all other records that have the time of its earliest record; with COLUMN, all records of
- * CLV_SET_VALIDATION, whatever the fraction. 0 <= fraction < 1. Both lists are ascending, except
- * for SHUFFLED. CLV_INVALID: training would have no record, or there are no groups, or only one. */
+ * at least one if fraction > 0. GROUPS gives validation about this number of records, in complete
+ * groups. TIME adds all other records with the time of the earliest of them. COLUMN gives
+ * validation all records of CLV_SET_VALIDATION, whatever the fraction. 0 <= fraction < 1. Both
+ * lists are ascending, except for SHUFFLED. CLV_INVALID: training would have no record, or there
+ * are no groups, or only one. */
 clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind kind,
                           uint64_t seed, clv_subset *ret_train, clv_subset *ret_validation,
                           clv_err *err) CLV_USE_RESULT;
@@ -541,8 +557,9 @@ void clv_subset_remove(clv_subset *s, const clv_subset *removed_records);
  * not have one class each. */
 bool clv_subset_is_one_class(const clv_dataset *ds, const clv_subset *s, int64_t *ret);
 
-/* Keeps `limit` records, drawn as for a split of this kind (for GROUPS and LAST, as for SHUFFLED),
- * and drops the others. The order does not change. limit 0 keeps all. */
+/* Keeps `limit` records, drawn from the seed, and drops the others. STRATIFIED draws in proportion
+ * to the sizes of the classes, any other kind from all records alike. The kept records stay in
+ * their order. limit 0 keeps all. */
 clv_code clv_dataset_limit(clv_dataset *ds, size_t limit, clv_split_kind kind, uint64_t seed,
                            clv_err *err) CLV_USE_RESULT;
 /* Returns the number of a record in its file, from 0. It differs from `record` after
@@ -572,8 +589,8 @@ clv_code clv_dataset_encode(clv_dataset *ds, const clv_learnt *l, clv_err *err) 
 typedef struct clv_index_facts {
   const char *column;   /* name of the column */
   size_t n_values;      /* number of different values of the training records */
-  bool has_missing_row; /* missing values have a number of their own, the last one */
-  size_t n_rows;        /* number of different numbers: the rows that an embedding needs */
+  bool has_missing_row; /* missing values have an index of their own, the last one */
+  size_t n_rows;        /* number of different indexes: the rows that an embedding needs */
 } clv_index_facts;
 /* Returns true if input k is the index of a table's column, and describes it. */
 bool clv_dataset_index_facts(const clv_dataset *ds, size_t k, clv_index_facts *ret);
@@ -603,11 +620,11 @@ clv_code clv_table_guess_columns(const char *path, clv_found_table *ret,
                                  clv_err *err) CLV_USE_RESULT;
 void clv_found_table_done(clv_found_table *t);
 
-/* Reason why the user should check a column of a table. */
+/* Reason why the user should check a column of a table; CLV_COLUMN_IS_FINE: there is none. */
 typedef enum clv_column_suspicion {
   CLV_COLUMN_IS_FINE,
   CLV_COLUMN_IS_CONSTANT,
-  /* each record has a different whole number, or word, in the column, so it may be an id */
+  /* each record has a different whole number, or word, in the column, which may thus hold ids */
   CLV_COLUMN_NAMES_RECORDS,
   /* the column may reveal the target: its correlation with the target is above 0.99 or below -0.99,
    * or it has few different words and all records with the same word have the same class */
@@ -655,14 +672,15 @@ const char *clv_learnt_class_name(const clv_learnt *l, const char *target, size_
 clv_code clv_learnt_parse(const char *text, size_t len, const char *label, clv_learnt **ret,
                           clv_err *err) CLV_USE_RESULT;
 
-/* ---- records that are the same (duplicates.c) ------------------------------------------------ */
+/* ---- duplicate records (duplicates.c) -------------------------------------------------------- */
 
 typedef struct clv_duplicates {
-  size_t n; /* number of records that are the same as another one */
-  /* number of these records whose label differs from that of the record they equal; 0 unless a set
-   * is compared with itself */
+  size_t n; /* number of records that are equal to another record */
+  /* number of these records whose label differs from the label of the record that they equal; 0
+   * unless a set is compared with itself */
   size_t n_with_other_label;
-  /* numbers, in their files, of the first such record and of the record that it equals */
+  /* numbers, in their files, of the first record that is equal to another one, and of this other
+   * record */
   size_t record, equal_record;
 } clv_duplicates;
 
@@ -741,9 +759,9 @@ clv_code clv_sampling_sums_of_target(const clv_dataset *ds, const clv_subset *ro
  * CLV_COLUMN_WEIGHT. CLV_INVALID: all weights are 0. */
 clv_code clv_sampling_sums_of_column(const clv_dataset *ds, const clv_subset *rows, double **ret,
                                      clv_err *err) CLV_USE_RESULT;
-/* Draws the records of an epoch with replacement: ret_order [n] receives positions in the subset.
- * The draws follow from seed and epoch. Formula: position i is the first whose sum exceeds u_i
- * times the last sum, with u_i uniform in [0, 1). */
+/* Draws the records of an epoch with replacement: ret_order [n] receives indexes in the subset.
+ * Draw i takes the first record whose sum is above u_i times the last sum. u_i is uniform in [0, 1)
+ * and depends only on seed, epoch and i. */
 void clv_sampling_draw(const double *sums, size_t n, uint64_t seed, uint64_t epoch,
                        uint32_t *ret_order);
 
@@ -759,17 +777,19 @@ typedef struct clv_cursor {
 typedef struct clv_batches_options {
   const clv_subset *subset; /* caller-owned; must outlive the batches */
   size_t batch_size;        /* records per batch, above 0 */
-  /* shuffle records by the permutation of the random numbers of {seed, step = epoch, layer =
-   * 0xfffffff0} */
+  /* shuffle the records of each epoch, by a permutation from the RNG key {seed, step = epoch, layer
+   * = 0xfffffff0} */
   bool shuffles;
   /* [subset n] sums of clv_sampling_sums: an epoch draws as many records as the subset has, with
    * replacement; NULL: an epoch has each record once. Caller-owned; must outlive the batches. */
   const double *sampling_sums;
-  bool drops_short_last; /* leave out the short last batch of an epoch */
+  /* leave out the last batch of an epoch if it has less than batch_size records */
+  bool drops_short_last;
   uint64_t seed;
-  uint64_t epochs;    /* stop before the epoch with this number; 0: never stop */
-  clv_cursor start;   /* position of the first record */
-  bool is_evaluation; /* for a loader: make no random crops, flips and masks */
+  uint64_t epochs;  /* stop before the epoch with this number; 0: never stop */
+  clv_cursor start; /* position of the first record */
+  /* for a loader: make batches as for an evaluation, without random crops and flips */
+  bool is_evaluation;
 } clv_batches_options;
 
 typedef struct clv_batches clv_batches;
@@ -799,10 +819,11 @@ typedef struct clv_batch {
   clv_tensor *inputs[CLV_DATA_MAX_INPUTS];
   size_t n_inputs;
   clv_tensor *y;         /* [n] i64 or [n, ...] f32; NULL without labels */
-  const uint32_t *index; /* [n] record numbers */
+  const uint32_t *index; /* [n] indexes of the records in the dataset */
   size_t n;              /* number of records; 0: no batch is left */
-  clv_cursor at;         /* start of the batch */
-  clv_cursor next;       /* start of the next batch; to be saved once this batch has been used */
+  clv_cursor at;         /* cursor at the start of this batch */
+  /* cursor at the start of the next batch; to be saved once this batch has been used */
+  clv_cursor next;
   bool is_last_of_epoch; /* the batch is the last one of its epoch */
 } clv_batch;
 
@@ -815,7 +836,7 @@ clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *option
 void clv_loader_free(clv_loader *l); /* stops the thread and frees the loader; NULL is allowed */
 void clv_loader_freep(clv_loader **l);
 
-/* Waits for the next batch, and returns the memory of the previous batch to the thread. */
+/* Waits for the next batch, and lets the loader's thread reuse the memory of the previous batch. */
 clv_code clv_loader_next(clv_loader *l, clv_batch *ret, clv_err *err) CLV_USE_RESULT;
 size_t clv_loader_per_epoch(const clv_loader *l);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Datasets: normalisation and batches. Inputs keep the type of their file, which needs a quarter of
- * the memory for images, and are converted to float32 batch by batch. Labels are converted once,
- * when the dataset is opened. u8 inputs use a table of 256 floats per channel, made by the same
- * arithmetic. For a folder of images only names are in memory; the files are read batch by batch.
+ * Datasets: normalisation and batches. Inputs keep the type of their file, which for images needs a
+ * quarter of the memory of float32, and are converted to float32 batch by batch. Labels are
+ * converted once, when the dataset is opened. u8 inputs are converted by a table of 256 floats per
+ * channel, which has the results of normalise_value. For a folder of images only names are in
+ * memory; the files are read batch by batch.
  *
  */
 #include <math.h>
@@ -75,8 +76,9 @@ clv_dtype clv_dataset_y_dtype(const clv_dataset *ds) {
 
 /* ---- normalisation --------------------------------------------------------------------------- */
 
-/* Normalises a value. Each step rounds to float32, in the order of torchvision's ToTensor and
- * Normalize. Dividing by 255 and multiplying by 1/255 differ in the last bit, so both exist. */
+/* Normalises a value of channel k. Each step rounds to float32, in the order of torchvision's
+ * ToTensor and Normalize. Dividing by 255 and multiplying by 1/255 differ in the last bit, so this
+ * function can do either. */
 static float normalise_value(const clv_dataset *ds, float v, size_t k) {
   float scaled_value = ds->divides_by_255 ? v / 255.0f : v * ds->scale;
   float centred_value = scaled_value - ds->mean[k];

@@ -30,16 +30,16 @@ struct clv_dataset {
   /* [n_named_inputs] named inputs, in place of `inputs`; NULL: a single input */
   clv_named_input *named_inputs;
   size_t n_named_inputs;
-  clv_tensor *inputs; /* single input, in the type of its file; NULL for images and named
-                              * inputs */
+  /* single input, in the type of its file; NULL for images and named inputs */
+  clv_tensor *inputs;
   clv_images *images; /* the folder of images; NULL: another format */
   /* format text: labels, classes and groups of the texts; format table: rows of tokens until they
    * become inputs; NULL: no texts */
   clv_texts *texts;
   clv_page_set *pages;   /* format documents: windows of pages; NULL: other format */
   clv_cell_table *table; /* format table: its cells; NULL: other format */
-  /* [n_targets] name and classes of each label, if records have several; n_classes 0: a number, or
-   * yes or no */
+  /* [n_targets] name and classes of each target, if records have several labels; n_classes 0: the
+   * target is a number, or yes or no */
   clv_learnt_target *targets;
   size_t n_targets;
   /* number, from 1, of the target that clv_table_options.split_target names; 0: none */
@@ -54,11 +54,11 @@ struct clv_dataset {
   char **classes;
   size_t n_classes;          /* number of classes; 0: classes have numbers but no names */
   clv_broken_records broken; /* records that were skipped because they cannot be read */
-  /* [count] number of each record's group, time (in the order of times) or set (clv_set); NULL:
-   * groups were not read */
+  /* [count] integer of each record for the split: number of its group, of its time (later times
+   * have larger numbers), or of its set (clv_set); NULL: groups were not read */
   int64_t *groups;
-  /* number of records of the file that were dropped because kept_set_bits excludes the set that
-   * they are in */
+  /* number of records of the file that were dropped because they are in a set that kept_set_bits
+   * excludes */
   size_t n_records_of_other_sets;
   /* [count] number of each record in its file; NULL: record i has the number i */
   uint32_t *record_numbers;
@@ -85,7 +85,8 @@ struct clv_dataset {
   char *inputs_path, *labels_path;
   clv_label_kind label_kind;
   int64_t label_min, label_max; /* smallest and largest class label */
-  size_t label_max_record; /* first record that has the largest label; only for a file of labels */
+  /* first record with the largest label; set only if a file has the labels */
+  size_t label_max_record;
 };
 
 /* Returns element i of a tensor of integers. */
@@ -166,7 +167,7 @@ clv_code clv_table_count_texts(const clv_dataset *ds, const clv_table_column *c,
 
 /* Sets the objective of records of tokens. Makes labels [n, S], unless the files have the labels;
  * for masked tokens, every position that may be masked gets a label. ids: [n, S], lengths: [n],
- * both i32. Call it before clv_inputs_select, which takes these tensors. */
+ * both i32. Call it before clv_inputs_select, which takes ownership of these tensors. */
 clv_code clv_dataset_set_objective(clv_dataset *ds, const clv_dataset_options *o,
                                    clv_token_info token_info, const clv_tensor *ids,
                                    const clv_tensor *lengths, clv_err *err) CLV_USE_RESULT;
@@ -177,10 +178,9 @@ void clv_dataset_mask_tokens(const clv_dataset *ds, const clv_draw_seed *draw, u
 
 /* ---- splits (split.c) ------------------------------------------------------------------------ */
 
-/* Returns the class of a record by which a stratified split keeps the share of each class: the
- * class in the target ds->split_target, or -1 for a record without a label of this target. If no
- * split_target is set, the single class of the record; then clv_dataset_has_record_classes must be
- * true. */
+/* Returns the class of a record for a stratified split. If ds->split_target is set: the class in
+ * this target, or -1 for a record without a label there. If not: the single class of the record, so
+ * clv_dataset_has_record_classes must be true. */
 int64_t clv_dataset_split_class(const clv_dataset *ds, size_t record);
 /* Keeps the records of the sets in `set_bits`, bits 1 << clv_set. CLV_INVALID: no record is in one
  * of these sets. */
@@ -208,8 +208,8 @@ clv_code clv_inputs_open(clv_dataset *ds, const clv_dataset_options *o,
  * type of a batch. */
 clv_code clv_inputs_add(clv_dataset *ds, const char *name, const char *path, clv_tensor **data,
                         clv_err *err) CLV_USE_RESULT;
-/* Adds the inputs that the options list by name, from the n inputs that the records can have. Takes
- * ownership of the tensors of the added inputs. */
+/* Adds the inputs that the options list by name. names, tensors: [n] the inputs that the records
+ * can have. Takes ownership of the tensors of the added inputs. */
 clv_code clv_inputs_select(clv_dataset *ds, const clv_dataset_options *o, const char *const *names,
                            clv_tensor **const *tensors, size_t n, clv_err *err) CLV_USE_RESULT;
 void clv_inputs_free(clv_dataset *ds);

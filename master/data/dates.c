@@ -46,7 +46,8 @@ static int64_t count_days_since_1970(int year, int month, int day) {
   return 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - DAYS_BEFORE_1970;
 }
 
-/* Finds the date of a day; the inverse of count_days_since_1970 for the years 1 to 9999. */
+/* Finds the date that is `days` days after 1970-01-01. Inverse of count_days_since_1970 for the
+ * years 1 to 9999. */
 static void split_into_date(int64_t days, int *ret_year, int *ret_month, int *ret_day) {
   int year = (int)((days + DAYS_BEFORE_1970) * 400 / DAYS_PER_400_YEARS) + 1, month = 12;
   while (year > 1 && count_days_since_1970(year, 1, 1) > days) year--;

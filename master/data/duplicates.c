@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds records that are the same: twice in one set, or in two sets that are compared, such as
- * training and test. Two records are the same if all their inputs are, bit by bit, or if they have
- * one id.
+ * Finds duplicate records: within one set, or between two sets, such as training and test. Two
+ * records are duplicates if all their inputs are equal bit by bit, or, for a search by id, if they
+ * have the same id.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,7 @@ static clv_code fill_keys(const clv_dataset *ds, const clv_subset *rows, bool by
   return CLV_OK;
 }
 
-/* Lists the records of a set, sorted by key. */
+/* Lists the records `rows` with their keys (digests of ids or inputs), sorted by key. */
 static clv_code list_keyed_records(const clv_dataset *ds, const clv_subset *rows, bool by_id,
                                    keyed_record **ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_sha256 *file_digests = NULL;
@@ -80,7 +80,7 @@ static void count_duplicate(clv_duplicates *d, const clv_dataset *a, uint32_t re
   d->equal_record = clv_dataset_record_number(b, same_record);
 }
 
-/* Counts the records that have the key of an earlier record of the same list. */
+/* Counts the records whose key an earlier record of the same list has. */
 static void count_duplicates_in_list(const clv_dataset *ds, const keyed_record *keyed_records,
                                      size_t n, clv_duplicates *ret) {
   for (size_t i = 1, first = 0; i < n; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Divides records into folds, the equal parts of a cross-validation. A permutation from the seed
- * orders the records, which are dealt to the folds in turn: all of them, class by class, or group
- * by group.
+ * orders the records. SHUFFLED gives them to the folds in turn; STRATIFIED does so class by class;
+ * GROUPS gives each group to the fold with the fewest records.
  */
 #include <stdlib.h>
 

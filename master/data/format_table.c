@@ -19,7 +19,7 @@ static clv_code set_number_labels(clv_dataset *ds, clv_err *err) {
   return CLV_OK;
 }
 
-/* Sets the labels to the class numbers of `l`, and the class names of the dataset to those of
+/* Sets the labels to class numbers, and the class names of the dataset, both as in the learnt facts
  * `l`. */
 static clv_code set_class_labels(clv_dataset *ds, const clv_learnt *l, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL;
@@ -43,7 +43,8 @@ static clv_code set_class_labels(clv_dataset *ds, const clv_learnt *l, clv_err *
   return CLV_OK;
 }
 
-/* Sets the labels by the classes of all records of the table, because the split needs labels. */
+/* Sets the labels when the table is opened, because the split needs them. Classes are numbered
+ * among the classes of all records of the table. */
 static clv_code set_labels(clv_dataset *ds, clv_err *err) {
   CLV_AUTO(clv_learnt_freep) clv_learnt *l = NULL;
   if (!ds->table->target && !ds->table->n_targets) return CLV_OK;

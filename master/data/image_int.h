@@ -79,8 +79,9 @@ clv_code clv_resample_pixels(clv_resampler *r, const clv_pixels *src, clv_box bo
 
 /* ---- the part of an image in a record (image_view.c) ----------------------------------------- */
 
-/* How a record is cut from an image: the part `box` is resized to width x height, and the record
- * begins at (x, y) of the result. Pixels of the record outside the result are black. */
+/* How a record is cut from an image: the part `box` of the image is resized to width x height, and
+ * the record begins at (x, y) of the resized part. Pixels of the record that are outside this part
+ * are black. */
 typedef struct clv_image_transform {
   clv_box box;
   uint32_t width, height;
@@ -89,8 +90,8 @@ typedef struct clv_image_transform {
   bool is_flipped;                /* the record is mirrored horizontally */
 } clv_image_transform;
 
-/* Returns the RNG key of the random choices for one record in one epoch. With NULL in place of a
- * key, clv_image_transform_choose chooses as for an evaluation. */
+/* Returns the RNG key of the random choices for one record in one epoch. If
+ * clv_image_transform_choose gets NULL in place of a key, it chooses as for an evaluation. */
 clv_rng_key clv_image_transform_rng_key(uint64_t seed, uint64_t epoch, uint32_t record);
 
 clv_code clv_image_transform_choose(const clv_image_options *o, uint32_t width, uint32_t height,
@@ -129,7 +130,7 @@ clv_code clv_image_folder_list(const char *root, const char *names, const size_t
 bool clv_image_is_path_inside(const char *path);
 /* Returns true if a path in a folder is a file. */
 bool clv_image_is_file(const char *folder, const char *path);
-/* Keeps `limit` images, evenly spread over the order. limit 0 keeps all. */
+/* Keeps `limit` images, evenly spread over the list, and drops the others. limit 0 keeps all. */
 void clv_image_folder_limit(clv_image_folder *f, size_t limit);
 void clv_image_folder_done(clv_image_folder *f);
 

@@ -14,8 +14,10 @@
 static const uint32_t transform_rng_stream = 0xfffffff2u;
 
 enum {
-  MAX_CROP_TRIES = 10, /* most tries; try i takes area, ratio, y and x from RNG block i */
-  /* index of the RNG block whose words choose the flip (0), the crop's y (1) and its x (2) */
+  /* most tries to draw a part that fits; try i takes area, ratio, y and x from RNG block i */
+  MAX_CROP_TRIES = 10,
+  /* index of the RNG block with the random words for the flip ([0]) and for the crop's y ([1]) and
+   * x ([2]) */
   POSITION_RNG_BLOCK = 16,
 };
 
@@ -38,8 +40,8 @@ static int64_t halve_and_round(int64_t n) { return (int64_t)nearbyint((double)n 
 
 /* ---- resizing an image ----------------------------------------------------------------------- */
 
-/* Resizes so that the shorter side has `size` pixels; the length of the longer side is rounded
- * down. */
+/* Sets v to resize the image so that its shorter side has o->resize pixels. Rounds the length of
+ * the longer side down. o->resize 0: the image keeps its size. */
 static clv_code set_resize(const clv_image_options *o, uint32_t width, uint32_t height,
                            clv_image_transform *v, clv_err *err) {
   v->box = (clv_box){0, 0, width, height};
@@ -93,7 +95,8 @@ static clv_code crop_random(const clv_image_options *o, const clv_rng_key *key,
   return CLV_OK;
 }
 
-/* Returns the largest centred part that has a permitted aspect ratio. */
+/* Returns the largest centred part of an image whose aspect ratio (width / height) the options
+ * permit. */
 static clv_box find_largest_box(const clv_image_options *o, uint32_t width, uint32_t height) {
   double ratio = (double)width / height;
   double w = width, h = height;

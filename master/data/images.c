@@ -32,7 +32,8 @@ struct clv_images {
   clv_image_options o;
   uint32_t width, height; /* size of every record */
   bool skips_broken;
-  clv_err probe_err; /* error of the first probed image that cannot be a record; CLV_OK: none */
+  /* error of the first image examined by probe_images that cannot be a record; CLV_OK: none */
+  clv_err probe_err;
   clv_thread_pool *pool;
   image_decoder *decoders; /* [o.threads] scratch memory of the threads */
 };

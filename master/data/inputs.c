@@ -153,8 +153,9 @@ void clv_inputs_fill(const clv_dataset *ds, size_t k, size_t record, clv_tensor 
 
 /* ---- ranges of the numbers in an input ------------------------------------------------------- */
 
-/* Returns number i of the input, minus the number in columns.minus_column unless that is -1.
- * Returns INT64_MIN or INT64_MAX if the difference overflows. */
+/* Returns the number in column columns.column of the row that begins at element i (if the column is
+ * -1, element i itself), minus the number in columns.minus_column unless that is -1. Returns
+ * INT64_MIN or INT64_MAX if the difference overflows. */
 static int64_t get_row_index(const clv_tensor *t, size_t i, clv_data_columns columns) {
   int64_t number =
       clv_tensor_element_as_integer(t, columns.column < 0 ? i : i + (size_t)columns.column);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies of pages, which are kept because predictions are printed together with the words of their
- * page.
+ * Copies of pages, which are kept so that predictions can be printed together with the words of the
+ * pages.
  */
 #include <stdlib.h>
 #include <string.h>

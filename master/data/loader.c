@@ -41,7 +41,7 @@ struct clv_loader {
   pthread_cond_t state_changed;
   pthread_t thread;
   bool is_started; /* the thread was started */
-  bool must_stop;  /* the thread shall end; guarded by the lock */
+  bool must_stop;  /* true: the loader's thread must end; guarded by the lock */
 };
 
 static void set_batch_rows(clv_tensor *t, size_t n) {

@@ -42,12 +42,12 @@ clv_code clv_name_table_list(const clv_name_table *s, char ***ret_classes, int32
 typedef struct clv_labelled_page {
   const char *location; /* "file:line", or the path of a document: for messages */
   clv_page page;
-  const char *const *labels; /* [page.n] label of each word, NULL for a word without a label; NULL:
-                              * labels are not read */
-  const char *label;         /* label of the page; NULL: not read */
-  const char *file;          /* name of the file that has the page; NULL: not given */
-  const char *other_json_members; /* other members of the page's JSON object, comma-separated; NULL:
-                              * none */
+  /* [page.n] label of each word, NULL for a word without a label; NULL: labels are not read */
+  const char *const *labels;
+  const char *label; /* label of the page; NULL: not read */
+  const char *file;  /* name of the file that has the page; NULL: not given */
+  /* other members of the page's JSON object, as text, separated by commas; NULL: none */
+  const char *other_json_members;
 } clv_labelled_page;
 
 typedef enum clv_page_label_kind {
@@ -58,7 +58,7 @@ typedef enum clv_page_label_kind {
 
 /* Reads pages from lines of JSON. Each line is an object with "words", "boxes" and labels, as
  * `cleave-master words` prints it; "file" names the file of the page. Other keys are skipped, or
- * kept as text if no labels are read. Zero-initialise, then set the fields before the empty line;
+ * kept as text if no labels are read. Zero-initialise, then set path, text, len and label_kind;
  * release with clv_page_reader_done. `words` and `names` hold offsets in `line_texts`; -1: no
  * label. */
 typedef struct clv_page_reader {
@@ -103,12 +103,12 @@ clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_
 typedef struct clv_page_set {
   /* i32: [n, S] token ids, [n, S, 4] boxes, [n] lengths of the windows */
   clv_tensor *ids, *boxes, *lengths;
-  clv_tensor *labels;        /* [n, S] labels of words, or [n] labels of pages, i64; NULL:
-                                      * no labels */
-  clv_bytes groups;          /* [n] int64_t: number of the record's file, or of its page */
+  /* [n, S] labels of words, or [n] labels of pages, i64; NULL: no labels */
+  clv_tensor *labels;
+  clv_bytes groups; /* [n] int64_t group of each window: number of its file, or of its page */
   clv_kept_pages kept_pages; /* copies of the pages, for predictions; otherwise empty */
-  clv_tensor *token_words;   /* [n, S] i32: word of each token (clv_dataset_token_word_indices);
-                                      * NULL: pages are not kept */
+  /* [n, S] i32: word of each token (clv_dataset_token_word_indices); NULL: pages are not kept */
+  clv_tensor *token_words;
   clv_name_table names;
   char **classes; /* [names.n] names of the classes */
   clv_page_counts counts;
@@ -130,7 +130,7 @@ typedef struct clv_page_rows {
   bool keeps_pages;      /* keep the pages, and store word indexes in `labels` */
   int64_t ignored_label; /* label of a position that has no label */
   size_t max_bytes;
-  clv_ids ids, boxes, lengths, labels; /* become the tensors of clv_page_set */
+  clv_ids ids, boxes, lengths, labels; /* lists that clv_page_rows_take makes tensors from */
   clv_bytes groups;
   clv_kept_pages kept_pages;
   clv_name_table names;

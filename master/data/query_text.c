@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finds the words of an SQL query. Skips strings, names in quotes and comments, and counts
- * parentheses, so that ORDER BY of the query itself differs from that of a subquery.
+ * parentheses, to distinguish the ORDER BY of the query itself from that of a subquery.
  */
 #include <ctype.h>
 #include <string.h>
@@ -63,7 +63,7 @@ static size_t get_word_length(const char *text) {
 /* State while the words of a query are read. */
 typedef struct query_scan {
   size_t depth;        /* number of open parentheses */
-  bool is_after_order; /* the word before was ORDER, outside of parentheses */
+  bool is_after_order; /* the previous word was ORDER, outside of parentheses */
   bool has_order_by;   /* ORDER BY was outside of parentheses */
   bool has_ended;      /* a semicolon has ended the statement */
 } query_scan;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads tables of texts and pages record by record. So a file needs only the memory of its longest
- * record, however well it was compressed.
+ * Reads a text file record by record, such as a table or lines of pages. So reading needs only the
+ * memory of the longest record, however large a gzip file becomes when it is inflated.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +21,8 @@ struct clv_record_lines {
   size_t bytes_read; /* bytes of records returned so far */
   size_t n_lines;    /* lines read so far */
   csv_state state;
-  /* at: bytes of `piece` that were returned already; n_piece_bytes: bytes of `piece` that are
-   * filled */
+  /* at: bytes of `piece` (the part of the file that was read last) that were returned already;
+   * n_piece_bytes: bytes of `piece` that are filled */
   size_t at, n_piece_bytes;
   clv_bytes record;
   char piece[PIECE_BYTES];
@@ -138,8 +138,8 @@ static size_t count_unquoted_bytes(clv_record_lines *l, bool *ret_has_ended) {
   return n;
 }
 
-/* Returns the bytes of `piece` up to the end of the CSV record (then *ret_has_ended is true), or up
- * to the end of the piece. */
+/* Returns the number of bytes from the current byte of `piece` to the end of the CSV record (then
+ * *ret_has_ended is true), or to the end of the piece. */
 static size_t count_csv_bytes(clv_record_lines *l, bool *ret_has_ended) {
   size_t i = l->at, n_unquoted = count_unquoted_bytes(l, ret_has_ended);
   if (n_unquoted) return n_unquoted;
@@ -169,8 +169,8 @@ static bool is_blank_byte(const clv_record_lines *l, size_t i) {
   return c == '\r' || c == ' ' || c == '\t';
 }
 
-/* Returns the bytes of `piece` up to the end of the last empty line before a record, and counts
- * these lines. */
+/* Returns the number of bytes from the current byte of `piece` to the end of the last empty line
+ * before a record. Counts these lines in l->n_lines. */
 static size_t count_empty_line_bytes(clv_record_lines *l) {
   size_t end = l->at;
   for (size_t i = end; i < l->n_piece_bytes; i++) {

@@ -18,7 +18,7 @@ typedef struct clv_record_lines clv_record_lines;
  * the text is UTF-16 or UTF-32. */
 clv_code clv_record_lines_open(const char *path, char separator, size_t max_bytes,
                                clv_record_lines **ret, clv_err *err) CLV_USE_RESULT;
-/* As clv_record_lines_open, but reads from memory, which must outlive the lines. */
+/* As clv_record_lines_open, but reads from memory, which must stay valid until *ret is freed. */
 clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *label,
                                       char separator, clv_record_lines **ret,
                                       clv_err *err) CLV_USE_RESULT;

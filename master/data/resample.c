@@ -16,8 +16,9 @@
 enum { PRECISION_BITS = 32 - 8 - 2, ROUNDING_HALF = 1 << (PRECISION_BITS - 1) };
 
 /* Weights of one axis, with n outputs, each of at most `n_taps` inputs. Output i is the sum of
- * inputs first[i] to first[i] + count[i] - 1, with the weights from k[i * n_taps] on, or for
- * samples of 16 bits from u16_weights[i * n_taps] on. The other array is NULL. */
+ * inputs first[i] to first[i] + count[i] - 1, with the weights from k[i * n_taps] on (samples of 8
+ * bits) or from u16_weights[i * n_taps] on (samples of 16 bits). The array that is not used is
+ * NULL. */
 typedef struct resample_axis {
   size_t n, n_taps;
   uint32_t *first, *count;

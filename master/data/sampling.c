@@ -17,7 +17,7 @@ static int compare_classes(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Returns how many of n ascending classes are less than `class`. */
+/* Returns how many of the n classes in an ascending list are less than `class`. */
 static size_t count_classes_below(const int64_t *sorted_classes, size_t n, int64_t class) {
   size_t low = 0, high = n;
   while (low < high) {

@@ -3,9 +3,10 @@
  * Splits records into training and validation, and chooses the records that a limit keeps. A split
  * depends only on the seed and the labels, so a resumed run has the same one.
  *
- * A stratified draw of n records first takes one record of each class that can give one, until n
- * records are taken. It takes the rest in proportion to the sizes of the classes, by largest
- * remainder. A permutation from the seed decides ties, and chooses the records within a class.
+ * A stratified draw of n records first takes one record of each class, except of classes too small
+ * to give one, until n records are taken. It takes the rest in proportion to the sizes of the
+ * classes, by largest remainder. A permutation from the seed decides ties, and chooses the records
+ * within a class.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -89,9 +90,10 @@ bool clv_subset_is_one_class(const clv_dataset *ds, const clv_subset *s, int64_t
 typedef struct stratum {
   int64_t class_or_group;
   size_t n_records;
-  size_t max_drawn;        /* most records that may be drawn from the stratum */
-  size_t n_drawn;          /* number of records to draw from the stratum */
-  double unassigned_share; /* part of the stratum's share of draws that is not assigned yet */
+  size_t max_drawn; /* most records that may be drawn from the stratum */
+  size_t n_drawn;   /* number of records to draw from the stratum */
+  /* draws that the stratum would get by its size, minus the draws it has got; with fractions */
+  double unassigned_share;
   /* position of the stratum in a permutation from the seed, which decides ties */
   uint32_t tie_order;
 } stratum;
@@ -169,8 +171,8 @@ static stratum *find_stratum(const strata *s, int64_t key) {
                  compare_class_or_group);
 }
 
-/* Draws one record of each class that may give one, the largest classes first. Returns how many
- * of the n_to_draw records are not drawn yet. */
+/* Draws one record of each class from which records may be drawn, the largest classes first, at
+ * most n_to_draw. Returns how many of the n_to_draw records are not drawn yet. */
 static size_t draw_one_of_each_class(strata *s, size_t n_to_draw) {
   sort_strata(s, compare_n_records);
   for (size_t i = 0; i < s->n && n_to_draw; i++) {
@@ -181,8 +183,8 @@ static size_t draw_one_of_each_class(strata *s, size_t n_to_draw) {
   return n_to_draw;
 }
 
-/* Assigns to each class its share of n_to_draw draws, of which n_left are not assigned yet. Returns
- * how many are not assigned afterwards. */
+/* Gives each class draws in proportion to its size, rounded down. n_to_draw: all draws; n_left:
+ * draws that no class has got yet. Returns how many draws are left afterwards. */
 static size_t assign_proportional_draws(strata *s, size_t n_to_draw, size_t n_left,
                                         size_t n_records) {
   double sum = 0;
@@ -205,8 +207,8 @@ static size_t assign_proportional_draws(strata *s, size_t n_to_draw, size_t n_le
   return n_left - n_assigned;
 }
 
-/* Assigns the n_left draws that rounding and small classes have left over: one to each class in
- * turn, the class with the largest unassigned share first. */
+/* Gives the n_left draws that rounding and small classes have left over to the classes in turn, one
+ * to each, the class with the largest unassigned_share first. */
 static void assign_remaining_draws(strata *s, size_t n_left) {
   sort_strata(s, compare_unassigned_share);
   for (bool has_assigned = true; has_assigned && n_left;) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads a table of numbers and words column by column. Numbers and booleans become doubles; words
- * become numbers of a table of names. Nothing is scaled here: that needs the training records,
- * which are known only after the split (table_encoder.c).
+ * become their numbers in a table of names. Nothing is scaled here: that needs the training
+ * records, which are known only after the split (table_encoder.c).
  */
 #include <math.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ static void trim_spaces(const char **text, size_t *len) {
   while (*len && ((*text)[*len - 1] == ' ' || (*text)[*len - 1] == '\t')) (*len)--;
 }
 
-/* Copies digits from *from to *to. Returns how many. */
+/* Copies digits from *from to *to. Returns the number of copied digits. */
 static size_t copy_digits(const char **from, const char *end, char **to) {
   size_t n = 0;
   for (; *from < end && **from >= '0' && **from <= '9'; n++) *(*to)++ = *(*from)++;
@@ -84,11 +84,12 @@ typedef struct table_reader {
   clv_cell_table *t;
   const clv_dataset_options *o;
   clv_cell_source source;
-  /* [CLV_CSV_MAX_COLUMNS] for each field, index in t->columns of its column; NO_COLUMN: not read */
+  /* [CLV_CSV_MAX_COLUMNS] for each field, the index in t->columns of the column that it fills;
+   * NO_COLUMN: the field is not read */
   int32_t *column_of_field;
   size_t n_resolved_fields; /* number of fields whose column is known */
-  bool *is_column_found;    /* [n_columns] true: a field has the column's name */
-  size_t *last_record;      /* [n_columns] number of the record that had the column last, from 1 */
+  bool *is_column_found;    /* [n_columns] true: the table has a field with the column's name */
+  size_t *last_record;      /* [n_columns] number of the last record that had the column, from 1 */
   size_t group_field;       /* field with the group; SIZE_MAX: groups are not read */
   bool is_fatal;            /* the error concerns all records, so the record is not skipped */
   /* files that receive the records whenever a block is full; NULL: all records stay in memory */
@@ -366,7 +367,8 @@ static clv_code find_column(const table_reader *r, size_t field, int32_t *ret, c
       r->source.reader->has_late_fields ? "this record" : "the header", name);
 }
 
-/* Finds the session's column of each field that the source has found since the last call. */
+/* Looks up, for each field that the source has found since the last call, the column that the
+ * session defines for the field's name. */
 static clv_code resolve_fields(table_reader *r, clv_err *err) {
   for (; r->n_resolved_fields < r->source.fields.n; r->n_resolved_fields++) {
     const char *name = clv_field_name(&r->source.fields, r->n_resolved_fields);

@@ -88,7 +88,8 @@ static void append_rules(clv_bytes *out, const clv_dataset_options *o) {
 /* A table in the cache. Release with cache_entry_done. */
 typedef struct cache_entry {
   char name[3 * (NAME_DIGEST_DIGITS + 1)];
-  char key[65];              /* digest of path, state and rules, in hexadecimal digits */
+  /* digest of the table's path, the state of its file and the rules, in hexadecimal digits */
+  char key[65];
   clv_bytes file_state;      /* lines of clv_data_list_file_stamps */
   clv_bytes path;            /* path of the folder */
   clv_bytes incomplete_path; /* path of the folder while it is incomplete */
@@ -140,8 +141,8 @@ static void delete_folder(const char *path) {
   rmdir(path);
 }
 
-/* Deletes the folders of former states of the file, and incomplete ones. The caller holds the lock
- * of lock_root. */
+/* Deletes folders that were made for earlier states of the same file, and incomplete folders. The
+ * caller holds the lock of lock_root. */
 static void delete_stale_folders(const char *root, const cache_entry *e) {
   enum { STATE_OFFSET = NAME_DIGEST_DIGITS + 1, RULES_OFFSET = 2 * STATE_OFFSET };
   DIR *dir = opendir(root);

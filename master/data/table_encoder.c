@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Learns from the training records of a table how its columns become numbers (clv_table_learn), and
- * encodes records by it (clv_table_encode). The formulas are those of scikit-learn: SimpleImputer,
- * then StandardScaler, MinMaxScaler or QuantileTransformer; OneHotEncoder.
+ * encodes records by what was learnt (clv_table_encode). The formulas are those of scikit-learn:
+ * SimpleImputer, then StandardScaler, MinMaxScaler or QuantileTransformer; OneHotEncoder.
  */
 #include <math.h>
 #include <stdio.h>
@@ -117,8 +117,8 @@ static clv_code learn_quantiles(const double *v, size_t n, clv_learnt_column *c,
   return CLV_OK;
 }
 
-/* Learns the scale from all numbers, with missing ones replaced. s: the numbers that are present,
- * to which those that replace missing ones are added. */
+/* Learns the scale from all numbers, with missing ones replaced. s: the numbers that are present;
+ * this function adds those that replace missing ones. */
 static clv_code learn_scale(const clv_cell_table *t, clv_sorted_values *s, size_t n_missing,
                             clv_learnt_column *c, clv_err *err) {
   bool takes_log = c->scale == CLV_SCALE_LOG;
@@ -227,8 +227,8 @@ static clv_code learn_column(const clv_cell_table *t, const clv_table_column *fr
   return (from->has_numbers ? learn_numbers : learn_words)(t, from, rows, c, err);
 }
 
-/* Copies the names of the classes that a column of codes has, sorted. Skips records without a
- * label. */
+/* Copies the names of the classes that records have in a target column, sorted. Skips records
+ * without a label. */
 static clv_code list_classes(const clv_cell_table *t, const clv_table_column *target, char ***ret,
                              size_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;
@@ -311,8 +311,8 @@ static double interpolate(const double *x, size_t n, double v, bool is_mirrored)
   return ((double)low + fraction) / (double)(n - 1);
 }
 
-/* Returns the share of the training records below v, as QuantileTransformer does: the mean of the
- * interpolation from below and from above, which differ where records have equal values. */
+/* Returns the fraction of the training records below v, as QuantileTransformer does: the mean of
+ * the interpolation from below and from above, which differ where records have equal values. */
 static double map_to_quantile(const clv_learnt_column *c, double v) {
   const double *q = c->quantiles;
   size_t n = c->n_quantiles;
@@ -343,7 +343,8 @@ typedef struct encoded_column {
   const clv_learnt_column *c;
   const clv_table_column *from;
   size_t at; /* index of the column's first element in the input of a record */
-  /* element of each code, counted from `at`; NULL: the column has numbers */
+  /* element of each code, counted from `at`; for an index column, the index of each code; NULL: the
+   * column has numbers */
   size_t *element_of_code;
 } encoded_column;
 
@@ -358,15 +359,16 @@ static void table_encoder_done(table_encoder *e) {
   free(e->columns);
 }
 
-/* Returns the index of the element of a category column that is 1 for a code; for an index column,
- * the number of the code. */
+/* For a category column, returns which element is 1 for a code, counted from the column's first
+ * element. For an index column, returns the index that stands for the code. */
 static size_t find_element_of_code(const encoded_column *e, int32_t code) {
   const clv_learnt_column *c = e->c;
   if (code != CLV_MISSING_CODE) return e->element_of_code[code];
   return c->missing == CLV_MISSING_OWN ? c->n_values + 1 : c->fill_value_index;
 }
 
-/* Encodes n records from `first` on. to: the first element of the first record. */
+/* Encodes a category column for n records from `first` on. to: the column's first element in the
+ * first of these records. width: elements per record. */
 static void encode_words(const clv_cell_table *t, const encoded_column *e, size_t first, size_t n,
                          float *to, size_t width) {
   for (size_t i = 0; i < n; i++) {
@@ -459,8 +461,8 @@ static clv_code make_table_encoder(const clv_cell_table *t, const clv_learnt *l,
   return CLV_OK;
 }
 
-/* Arguments for making one tensor from the records: from all columns but indexes and texts, or from
- * one index column. */
+/* Arguments for encoding all records into one tensor: the columns that are neither indexes nor
+ * texts, or one index column. */
 typedef struct encoding_task {
   const clv_cell_table *t;
   const table_encoder *e;
@@ -470,7 +472,7 @@ typedef struct encoding_task {
   size_t row_bytes;
 } encoding_task;
 
-/* Encodes n records from `first` on. */
+/* Encodes n records from record `first` on. */
 static void encode_records(const encoding_task *g, size_t first, size_t n, void *to) {
   if (g->index_column) {
     encode_indexes(g->t, g->index_column, first, n, to);

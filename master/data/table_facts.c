@@ -11,7 +11,7 @@
 #include "master/data/cells_int.h"
 #include "master/data/dataset_int.h"
 
-/* A column whose correlation with the target is above this may give the target away. */
+/* A column may reveal the target if their correlation is above this, or below its negative. */
 #define LEAK_CORRELATION 0.99
 enum { MIN_RECORDS = 20 /* with fewer records no column is suspicious */ };
 
@@ -87,7 +87,8 @@ static double target_number(const clv_dataset *ds, size_t k, uint32_t record) {
   return n == 2 && has_label ? (double)target_class(ds, k, record) : NAN;
 }
 
-/* Returns Pearson's correlation of a column of numbers with target k; 0: there is none. */
+/* Returns Pearson's correlation of a column of numbers with target k; 0: it is not defined, because
+ * the column or the target has no two different numbers. */
 static double compute_correlation(const clv_dataset *ds, const clv_table_column *c, size_t k,
                                   const clv_subset *rows) {
   double n = 0, x = 0, y = 0, xx = 0, yy = 0, xy = 0;
@@ -166,7 +167,8 @@ size_t clv_dataset_column_count(const clv_dataset *ds) {
   return ds->table ? ds->table->n_columns : 0;
 }
 
-/* Returns the rows that an embedding needs for the index of a column; 0: there is none. */
+/* Returns the number of rows that an embedding needs for the index of a column; 0: the column makes
+ * no index. */
 static size_t count_index_rows(const clv_dataset *ds, const char *name) {
   for (size_t k = 0; k < ds->n_named_inputs; k++) {
     const clv_index_facts *f = &ds->named_inputs[k].index_facts;

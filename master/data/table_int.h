@@ -33,8 +33,8 @@ typedef struct clv_cell_table {
   size_t n_columns;
   /* column with the labels; NULL: labels were not read, or there are several */
   clv_table_column *target;
-  /* [n_targets] columns with the labels of records that have several, in the order of y; NULL: none
-   */
+  /* [n_targets] columns with the labels, in the order of y, if records have several labels; NULL: a
+   * record has one label */
   clv_table_column **targets;
   size_t n_targets;
   clv_table_column *weight; /* column with the weights; NULL: weights were not read */
@@ -51,7 +51,7 @@ typedef struct clv_cell_table {
   clv_text_rows texts;
   size_t count, cap; /* count: records; cap: records for which the arrays have room */
   /* folder for further files of a table on disk; NULL: the table is in memory. The mapped files
-   * below hold the data of ids, files, id_texts and groups. */
+   * below then hold the data of id_offsets, path_offsets, id_texts and groups. */
   char *folder;
   clv_tensor *id_file, *path_file, *id_text_file, *group_file;
   size_t block_bytes; /* bytes of a block in memory; 0: the default */
@@ -132,8 +132,9 @@ enum { CLV_MAX_DAYS = 4000000 /* no date that is read has more days, before or a
 bool clv_date_read_days(const char *text, size_t len, const char *format, double *ret);
 /* Checks the directives of a format. CLV_PRECONDITION: one is not known, or the year is missing. */
 clv_code clv_date_check_format(const char *format, clv_err *err) CLV_USE_RESULT;
-/* Returns the share of a period that has passed at a date, from 0 to below 1. The period is a week
- * for CLV_DATE_WEEKDAY, else a year, counted in months for CLV_DATE_MONTH and in days otherwise. */
+/* Returns the fraction of a period that has passed at a date, from 0 to below 1. The period is a
+ * week for CLV_DATE_WEEKDAY, else a year, counted in months for CLV_DATE_MONTH and in days
+ * otherwise. */
 double clv_date_fraction_passed(double days, clv_date_part part);
 
 /* ---- facts learnt from the training records (table_encoder.c) -------------------------------- */
@@ -148,7 +149,8 @@ typedef struct clv_learnt_column {
   clv_column_scale scale;
   clv_missing_rule missing;
   bool has_indicator;
-  unsigned parts;     /* CLV_COLUMN_DATE: set of 1 << clv_date_part */
+  /* CLV_COLUMN_DATE: parts of a date that become elements, as bits 1 << clv_date_part */
+  unsigned parts;
   double fill_number; /* number that replaces a missing one, before scaling */
   /* scaling of a number v: (v - offset) / divisor; divisor 1 if all values are equal */
   double offset, divisor;
@@ -159,7 +161,8 @@ typedef struct clv_learnt_column {
    * the text that replaces a missing one */
   char **values;
   size_t n_values;
-  /* index in `values` of the value that replaces a missing one; n_values: none of them */
+  /* index in `values` of the value that replaces a missing one; n_values: the replacement is not in
+   * `values` */
   size_t fill_value_index;
 } clv_learnt_column;
 
@@ -200,16 +203,17 @@ clv_code clv_table_map_codes(const clv_table_column *from, char *const *values, 
 /* Learns the columns from the records of `rows`, and the classes from all records. */
 clv_code clv_table_learn(const clv_cell_table *t, const clv_subset *rows, clv_learnt **ret,
                          clv_err *err) CLV_USE_RESULT;
-/* Returns the number of different numbers that an index has: one for each value, one for all values
- * that the training records lack, and with `missing: own` one for missing values. */
+/* Returns the number of different indexes that an index column has: one for each value, one for all
+ * values that the training records lack, and with `missing: own` one for missing values. */
 size_t clv_learnt_index_row_count(const clv_learnt_column *c);
 /* Encodes all records. Returns inputs [count, elements] f32; NULL if all columns are indexes or
  * texts.
  * CLV_DATA_LOSS: the columns are not those of `l`. */
 clv_code clv_table_encode(const clv_cell_table *t, const clv_learnt *l, clv_tensor **ret,
                           clv_err *err) CLV_USE_RESULT;
-/* Encodes the index l->columns[column] of all records. Returns numbers [count] i64: of the values
- * in their order, then of all other values, then of missing ones. Errors as clv_table_encode. */
+/* Encodes the index column l->columns[column] of all records: [count] i64. The learnt values have
+ * the first indexes, in their order; all other values share the next one; missing values have the
+ * last. Errors as clv_table_encode. */
 clv_code clv_table_encode_index(const clv_cell_table *t, const clv_learnt *l, size_t column,
                                 clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* Returns the class number of each record's target, [count] i64. path: file, for messages.

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Labels of records that have several targets. Each record has a row of f32: numbers as they are, 0
- * or 1 of yes or no, and the numbers of classes; NaN where the record has no label, which the
- * column permits with `missing: mask`. Which classes a target has is learnt from data.train, as the
- * classes of a single target are.
+ * Labels of records that have several targets. Each record has a row of f32 with one label for each
+ * target: a number as it is, 0 or 1 for no or yes, or the number of a class; NaN if the record has
+ * no label, which the target's column permits with `missing: mask`. The classes of a target are
+ * learnt from data.train, as those of a single target are.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ const char *clv_learnt_class_name(const clv_learnt *l, const char *target, size_
 
 /* ---- labels of records with several targets -------------------------------------------------- */
 
-/* Fails because a record has a class that no training record has. */
+/* Fails because a record has a class of the target that no record of data.train has. */
 static clv_code fail_unknown_class(const clv_dataset *ds, const clv_learnt_target *from,
                                    const char *target, size_t record, clv_err *err) {
   if (!from || !from->n_classes)

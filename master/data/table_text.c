@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A table's column of texts, which become rows of tokens as those of the format text do. The rows
- * are made while the table is read, and become inputs when it is encoded (table_text_inputs.c).
+ * A table's column of texts. The texts become rows of tokens, as in the format text. The rows are
+ * made while the table is read, and become inputs when the table is encoded (table_text_inputs.c).
  */
 #include "master/data/table_int.h"
 

@@ -85,8 +85,9 @@ clv_code clv_text_rows_open(clv_text_rows *r, const clv_dataset_options *o,
 void clv_text_rows_done(clv_text_rows *r);
 /* Special tokens of the rows of texts and documents. */
 typedef struct clv_token_info {
-  int32_t count, mask; /* count: number of token ids; mask: the mask token, -1: none */
-  int32_t pad_token;   /* the token that pads rows */
+  /* count: number of different token ids; mask: id of the mask token, -1: none */
+  int32_t count, mask;
+  int32_t pad_token; /* the token that pads rows */
   /* every row begins with a special token; every row ends with one */
   bool has_first, has_last;
 } clv_token_info;
@@ -100,7 +101,7 @@ clv_code clv_text_rows_add(clv_text_rows *r, const int32_t *ids, size_t n,
 /* Adds the row of a text. Errors as clv_tokenizer_encode. */
 clv_code clv_text_rows_add_text(clv_text_rows *r, const char *text, size_t len,
                                 clv_err *err) CLV_USE_RESULT;
-/* Drops all rows but the first n. n_truncated: how many texts of the first n rows were cut. */
+/* Drops all rows but the first n. n_truncated: number of the first n rows whose text was cut. */
 void clv_text_rows_drop(clv_text_rows *r, size_t n, size_t n_truncated);
 /* Keeps the rows of `kept`, which must be ascending. Does nothing if there are no rows. */
 void clv_text_rows_keep_only(clv_text_rows *r, const clv_subset *kept);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads texts with classes from CSV or JSON lines, and converts them to rows of tokens when the
- * dataset is opened. From there on they are handled as tokens from a file.
+ * dataset is opened. After that, the rows are used as if their tokens had been in the file.
  *
  */
 #include <stdio.h>
@@ -17,7 +17,7 @@ enum { MEMBER_TEXT, MEMBER_CLASS, MEMBER_GROUP, N_MEMBERS };
 static const char *const member_keys[N_MEMBERS] = {"data.text.column", "data.text.label",
                                                    "data.validation.group"};
 
-/* Columns of a CSV file, by the members of a record. */
+/* Columns of a CSV file that hold the members of a record. */
 typedef struct csv_columns {
   size_t n;             /* number of columns; 0: the header has not been read yet */
   size_t at[N_MEMBERS]; /* [member] index of the member's column; SIZE_MAX: the file has none */
@@ -32,7 +32,8 @@ typedef struct text_table {
   bool lacks_quote;             /* quotes without an end have taken the rest of the file */
 } text_table;
 
-/* Returns the name that the file gives a member; NULL: the member is not read. */
+/* Returns the name of the CSV column or JSON key that has the member; NULL: the member is not
+ * read. */
 static const char *member_name(const text_table *t, int member) {
   const char *const names[N_MEMBERS] = {t->o->column, t->rows->has_labels ? t->o->label : NULL,
                                         t->o->group};
@@ -105,7 +106,8 @@ static clv_code read_header(text_table *t, clv_csv *c, csv_columns *ret, clv_err
   return CLV_OK;
 }
 
-/* Returns the member that column n has; `unused_field` if the column has none. */
+/* Returns the text of the member that is in column n; `unused_field` if the column has no
+ * member. */
 static clv_bytes *find_member_for_column(text_table *t, const csv_columns *header, size_t n,
                                          clv_bytes *unused_field) {
   for (int m = 0; m < N_MEMBERS; m++)

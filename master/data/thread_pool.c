@@ -2,7 +2,7 @@
  *
  * A thread pool. Each call of clv_thread_pool_run is a job: a function that is run for the numbers
  * 0..n-1, on the pool's threads. A job is a variable on its caller's stack. A job is in the pool's
- * list while it has numbers that no thread has begun.
+ * list while it has numbers for which no thread has begun the call.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ typedef struct job {
   clv_code code;
   size_t failed_number;
   clv_err err;
-  struct job *next_job; /* next one in the pool's list; NULL: the last one */
+  struct job *next_job; /* next job in the pool's list; NULL: this is the last job */
 } job;
 
 typedef struct pool_thread {
@@ -38,8 +38,9 @@ struct clv_thread_pool {
   pool_thread *pool_threads;
 };
 
-/* Records the result of number i of a job. The job keeps the failure with the smallest number.
- * Numbers begin in order, so every smaller one has begun and will report its own result. */
+/* Stores the result of the call for number i of a job. The job keeps the failure with the smallest
+ * number. Calls begin in the order of their numbers, so all calls for smaller numbers have begun,
+ * and each will store its own result. */
 static void store_result(job *j, size_t i, clv_code code, const clv_err *err) {
   if (code == CLV_OK || (j->code != CLV_OK && j->failed_number < i)) return;
   j->code = code;

@@ -11,7 +11,7 @@
 enum { MAX_NAME_BYTES = 255 }; /* most bytes of a class name, as of a folder name */
 
 /* Finds a special token: by `name`, or else by `default_name`, its usual name in a vocab.txt. If
- * both are NULL, *ret stays as it is: the token of a tokenizer.json. */
+ * both are NULL, *ret does not change: the caller has set it to the token of a tokenizer.json. */
 static clv_code find_special_token(const clv_text_rows *r, const char *key, const char *name,
                                    const char *default_name, int32_t *ret, clv_err *err) {
   if (!name && !default_name) return CLV_OK;

@@ -11,7 +11,7 @@ enum { N_COUNTED_INTEGERS = 65536 /* integers from 0 to N_COUNTED_INTEGERS - 1 a
 
 typedef struct value_counter {
   clv_value_levels *levels;
-  uint64_t seen_values[N_COUNTED_INTEGERS / 64]; /* one bit for each integer: it has occurred */
+  uint64_t seen_values[N_COUNTED_INTEGERS / 64]; /* [bit v] true: the integer v has occurred */
   /* a value occurred that is no integer from 0 to N_COUNTED_INTEGERS - 1 */
   bool has_uncounted_value;
 } value_counter;
