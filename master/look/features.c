@@ -17,17 +17,18 @@ enum {
   /* number of random sums of features for each value, to measure correlation by chance */
   RANDOM_SUMS_PER_VALUE = 8,
   MIN_RANDOM_SUMS = 64,
-  /* fewest records that a column must effectively depend on to count in the best pair */
+  /* a column that effectively depends on fewer records cannot be in the best pair */
   MIN_EFFECTIVE_RECORDS = 4,
   /* fewest records that the second half, with which the attack is tested, must have */
   MIN_TESTED_RECORDS = 4,
   /* number of records of the tested half from which on correlations count in full */
   MIN_RECORDS_WITHOUT_REDUCTION = 32,
 };
-/* Limits of the correlation that random sums have by chance. This correlation is subtracted from a
- * figure (the share that an attack has read) if it is above MAX_IGNORED_CHANCE_CORRELATION. If it
- * is above MAX_USABLE_CHANCE_CORRELATION, the figures of single values do not count. From the
- * median over all values at most CHANCE_CORRELATION_CAP is subtracted. */
+/* Random sums of features correlate with features by chance. This chance correlation is subtracted
+ * from a figure (the fraction that an attack has read) if it is above
+ * MAX_IGNORED_CHANCE_CORRELATION. If it is above MAX_USABLE_CHANCE_CORRELATION, the median over
+ * features and the best pair do not count at all. From the median over values at most
+ * CHANCE_CORRELATION_CAP is subtracted. */
 static const double MAX_IGNORED_CHANCE_CORRELATION = .7;
 static const double MAX_USABLE_CHANCE_CORRELATION = .98, CHANCE_CORRELATION_CAP = .95;
 /* Least factor of a feature in random sums, relative to the largest feature. One-hot columns beside
@@ -78,7 +79,7 @@ static bool standardize_values(float *v, size_t n) {
 }
 
 /* False if a few records dominate a column of norm 1. Two columns with the same outlier would be
- * similar, whatever the other records have. */
+ * similar, whatever values the other records have. */
 static bool depends_on_many_records(const float *v, size_t n) {
   double fourth_powers_sum = 0;
   for (size_t i = 0; i < n; i++) fourth_powers_sum += pow((double)v[i], 4);
@@ -193,8 +194,9 @@ typedef struct best_partner {
   size_t partner_index;   /* index of the column in the other list */
 } best_partner;
 
-/* Absolute correlations in the second half, with which the attack is tested: that of the best pair,
- * and the medians over features and over values of the correlation with the best partner. */
+/* Absolute correlations in the second half, with which the attack is tested. pair_correlation:
+ * correlation of the best pair; the other two: correlation with the best partner, as the median
+ * over all features and as the median over all values. */
 typedef struct reading_figures {
   double pair_correlation, feature_median_correlation, value_median_correlation;
 } reading_figures;
@@ -256,9 +258,10 @@ static reading_figures compute_figures(const feature_reading *r, const column_li
   return ret;
 }
 
-/* Lowers a correlation r of fewer than MIN_RECORDS_WITHOUT_REDUCTION records, because it may be due
- * to chance. Subtracts from atanh(r), whose standard deviation is 1 / sqrt(n - 3), two standard
- * deviations for n records less two for MIN_RECORDS_WITHOUT_REDUCTION records. */
+/* Lowers a correlation r of n records if n is below MIN_RECORDS_WITHOUT_REDUCTION, because r may be
+ * due to chance. By chance, atanh(r) has the standard deviation 1 / sqrt(n - 3). Subtracts from
+ * atanh(r) twice the difference between this deviation for n records and that for
+ * MIN_RECORDS_WITHOUT_REDUCTION records. */
 static double subtract_chance_correlation(double r, size_t n) {
   if (n >= MIN_RECORDS_WITHOUT_REDUCTION) return r;
   double reduction = 2 / sqrt((double)n - 3) - 2 / sqrt(MIN_RECORDS_WITHOUT_REDUCTION - 3);

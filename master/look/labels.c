@@ -16,7 +16,8 @@ enum {
   /* most values of gradients whose signs are tried for one label column */
   MAX_TRIED_SIGNS_PER_COLUMN = 4096,
   MAX_KMEANS_ROUNDS = 8, /* most rounds in which the centers of clusters move */
-  /* number of lengths (norms) of gradients that are tried as the end of a group */
+  /* gradients are grouped by length (norm): number of lengths that are tried as the limit between
+   * two groups */
   N_CANDIDATE_LENGTHS = 64,
   MAX_MODEL_OUTPUTS = LOOK_MAX_GROUPS,
 };
@@ -133,8 +134,8 @@ static int compare_doubles(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Groups the gradients by their length (norm). Finds, one after the other, the lengths at which
- * groups must end so that most labels of the first half are read. */
+/* Groups the gradients by their length (norm). Chooses the limits between the groups one after the
+ * other, each so that most labels of the first half are read. */
 static clv_code group_by_lengths(label_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) double *sorted_lengths = NULL;
   size_t n = r->g->n_fit;
@@ -194,8 +195,8 @@ static size_t find_nearer_cluster(const label_reading *r, size_t i, const float 
   return compute_cosine(r, i, centers + r->g->width) > compute_cosine(r, i, centers);
 }
 
-/* Assigns each gradient to the nearer cluster. Returns true if a gradient of the first half, from
- * which the attack learns, has changed its cluster. */
+/* Assigns each gradient to the cluster with the nearer center. Returns true if a gradient of the
+ * first half, from which the attack learns, has changed its cluster. */
 static bool assign_to_clusters(const label_reading *r, const float *centers, float *next_centers,
                                uint8_t *cluster_indexes) {
   size_t width = r->g->width;

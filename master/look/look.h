@@ -57,8 +57,8 @@ enum { CLV_LOOK_MAX_VIEWS = 8 }; /* most views of one tensor */
 /* Makes the view of a record as an image [C, H, W] or a signal [C, L]. false: the record is neither
  * of these, or has fewer than CLV_LOOK_MIN_PLACES places. */
 bool clv_look_make_record_view(const clv_look_tensor *t, clv_look_view *ret);
-/* Makes the views of a tensor as channels over a grid with the proportions of the records. Returns
- * the number of views. */
+/* Makes the views of a tensor as channels over a grid that has the same ratio of rows to columns as
+ * the records. Returns the number of views. */
 size_t clv_look_make_grid_views(const clv_look_tensor *t, const clv_look_view *records,
                                 clv_look_view ret[CLV_LOOK_MAX_VIEWS]);
 /* Makes the views of a tensor as one vector for each place of a sequence; one further view has the
@@ -74,9 +74,9 @@ typedef struct clv_look_split {
 } clv_look_split;
 
 /* Reads pixels. The figure is the absolute correlation of the best channel of any view with the
- * records. Before that, the records are averaged to the grid of the view, and the mean record is
- * subtracted. Views with fewer than CLV_LOOK_MIN_PLACES places do not count; ret->by "": all views
- * are smaller. records: view of the records themselves. */
+ * records, which are averaged to the grid of the view and from which the mean record is subtracted.
+ * Views with fewer than CLV_LOOK_MIN_PLACES places do not count; ret->by "": all views are smaller.
+ * records: view of the records themselves. */
 clv_code clv_look_read_pixels(const clv_look_view *views, size_t n_views,
                               const clv_look_view *records, clv_look_split split,
                               clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
@@ -88,10 +88,10 @@ typedef struct clv_look_tokens {
 } clv_look_tokens;
 
 /* Reads tokens: the answer for a vector is the token of the nearest vector of the first half. The
- * figure is (hits - base) / (1 - base): hits is the share of right answers, base the share of the
- * commonest token. Only places whose token occurs in the first half count. The result is the figure
- * of all places together or, if it is larger, the figure of the best single place less two standard
- * deviations of chance. */
+ * figure is (hits - base) / (1 - base): hits is the fraction of right answers, base the fraction of
+ * the commonest token. Only places whose token occurs in the first half count. The result is the
+ * figure of all places together or, if it is larger, the figure of the best single place after two
+ * standard deviations of chance are subtracted from its hits. */
 clv_code clv_look_read_tokens(const clv_look_view *views, size_t n_views,
                               const clv_look_tokens *tokens, clv_look_split split,
                               clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
@@ -115,14 +115,15 @@ typedef struct clv_look_gradients {
 
 /* Reads labels by the sign of one value, by the length of the gradient, by zeros, and by two
  * clusters of directions; from gradients of outputs also by the most negative value. The figure is
- * (hits - base) / (1 - base) of the column that is read best: hits is the share of right answers,
- * base the share of the commonest label. */
+ * (hits - base) / (1 - base) of the column that is read best: hits is the fraction of right
+ * answers, base the fraction of the commonest label. */
 clv_code clv_look_read_labels(const clv_look_gradients *g, clv_look_reading *ret,
                               clv_err *err) CLV_USE_RESULT;
 
-/* Reads which gradients share a label of the first column. Makes as many clusters of directions as
- * there are classes, 64 at most, and answers each with its commonest label. The figure is (hits -
- * base) / (1 - base): hits is the share of right answers, base the share of the commonest label. */
+/* Reads which gradients have the same label in the first column. Makes as many clusters of
+ * directions as there are classes, 64 at most, and answers each with its commonest label. The
+ * figure is (hits - base) / (1 - base): hits is the fraction of right answers, base the fraction of
+ * the commonest label. */
 clv_code clv_look_read_label_groups(const clv_look_gradients *g, clv_look_reading *ret,
                                     clv_err *err) CLV_USE_RESULT;
 

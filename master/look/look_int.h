@@ -8,8 +8,8 @@
 #include "master/look/look.h"
 
 /* Returns how much better than guessing the answers are, from 0 (no better) to 1 (all are right):
- * (hit_share - base_share) / (1 - base_share), or 0 if base_share is 1. hit_share: share of right
- * answers; base_share: share of right answers by guessing. */
+ * (hit_share - base_share) / (1 - base_share), or 0 if base_share is 1. hit_share: fraction of
+ * right answers; base_share: fraction of right answers by guessing. */
 double look_compute_skill_score(double hit_share, double base_share);
 
 /* Returns the value of a view at a record, place and channel. */
@@ -41,7 +41,7 @@ typedef struct look_groups {
 } look_groups;
 
 typedef struct look_score {
-  /* share of labels read above guessing (0 to 1): fit_score in the half that the attack learns
+  /* fraction of labels read above guessing (0 to 1): fit_score in the half that the attack learns
    * from, test_score in the half that it is tested with */
   double fit_score, test_score;
 } look_score;

@@ -36,8 +36,8 @@ static void get_covered_range(size_t at, size_t n_grid_places, size_t n_record_p
   *to = CLV_MAX((at + 1) * n_record_places / n_grid_places, *from + 1);
 }
 
-/* Returns the mean of a record over the pixels that a place of the grid covers. picture: 0: the
- * mean over all channels; k > 0: the mean of channel k - 1. */
+/* Returns the mean of a record over the pixels that a place of the grid covers. picture 0: mean
+ * over all channels; picture k > 0: mean over channel k - 1 alone. */
 static float compute_record_mean(const picture_grid *g, size_t record, size_t place,
                                  size_t picture) {
   const clv_look_view *r = g->records;

@@ -12,7 +12,8 @@
 #include "master/look/look_int.h"
 
 enum {
-  /* most places that are compared, of the half to learn from and of the half to test with */
+  /* most places that are compared in each half: the half to learn from, and the half to test
+   * with */
   MAX_COMPARED_PLACES = 768,
   MAX_COMPARED_VALUES = 1024, /* most values of a vector that are compared */
 };
@@ -26,7 +27,7 @@ typedef enum comparison_method {
   N_COMPARISON_METHODS
 } comparison_method;
 
-/* Position of one vector: number of the record and of the place in the record. */
+/* Index of one vector: number of the record, and number of the place within the record. */
 typedef struct token_place {
   uint32_t record, place;
 } token_place;
@@ -50,8 +51,9 @@ typedef struct dictionary {
   int64_t *vocabulary;         /* tokens of the known places, ascending */
   size_t n_vocabulary;
   int64_t *guesses; /* [n_tokens] commonest token of each place among the known records */
-  /* [n_tokens + 1] for each place of a record, and at the end for all places: number of right
-   * answers, number of right guesses without a vector, number of tokens to find */
+  /* [n_tokens + 1] for each place of a record, and in the last entry for all places together:
+   * number of right answers, number of tokens for which `guesses` is right, number of tokens to
+   * find */
   uint32_t *n_hits, *n_right_guesses, *n_queried_tokens;
   int64_t *true_tokens; /* [n_records * n_tokens] true tokens of the queried places */
 } dictionary;
@@ -205,7 +207,7 @@ static token_place find_nearest_place(const dictionary *d, token_place at, bool 
  * Appends the true tokens to `true_tokens` and returns their number. */
 static size_t collect_true_tokens(dictionary *d, token_place at, token_place known_place,
                                   int64_t *true_tokens) {
-  size_t from, to, known_token_index, known_token_end, n = 0, total_index = d->tokens->n_tokens;
+  size_t from, to, known_token_index, known_token_end, n = 0, index_of_total = d->tokens->n_tokens;
   get_covered_tokens(d, at.place, &from, &to);
   get_covered_tokens(d, known_place.place, &known_token_index, &known_token_end);
   for (size_t s = from; s < to; s++, known_token_index++) {
@@ -214,9 +216,9 @@ static size_t collect_true_tokens(dictionary *d, token_place at, token_place kno
     bool is_hit = known_token_index < known_token_end &&
                   get_token(d, known_place.record, known_token_index) == token;
     bool is_right_guess = d->guesses[s] == token;
-    d->n_queried_tokens[s]++, d->n_queried_tokens[total_index]++;
-    d->n_hits[s] += is_hit, d->n_hits[total_index] += is_hit;
-    d->n_right_guesses[s] += is_right_guess, d->n_right_guesses[total_index] += is_right_guess;
+    d->n_queried_tokens[s]++, d->n_queried_tokens[index_of_total]++;
+    d->n_hits[s] += is_hit, d->n_hits[index_of_total] += is_hit;
+    d->n_right_guesses[s] += is_right_guess, d->n_right_guesses[index_of_total] += is_right_guess;
     true_tokens[n++] = token;
   }
   return n;
@@ -244,8 +246,8 @@ static void fill_guesses(dictionary *d) {
   }
 }
 
-/* Returns the share of right answers without any vector: the commonest token of all places, or that
- * of each place, whichever is right more often. */
+/* Returns the fraction of right answers if no vector is used: the answer is the commonest token of
+ * all places or that of each place, whichever is right more often. */
 static double compute_base_share(const dictionary *d, size_t place, int64_t *list, size_t n) {
   int64_t unused_token;
   uint32_t n_queried = d->n_queried_tokens[place];
@@ -254,7 +256,7 @@ static double compute_base_share(const dictionary *d, size_t place, int64_t *lis
   return n_queried ? (double)n_hits / n_queried : 1;
 }
 
-/* Figure (share that was read) over all places, and figure of the best place. */
+/* Figure (fraction that was read) over all places, and figure of the best place. */
 typedef struct place_figures {
   double figure, best_figure;
   size_t best_place;
@@ -271,7 +273,8 @@ static double compute_base_share_of_place(const dictionary *d, size_t s, int64_t
   return compute_base_share(d, s, list, n);
 }
 
-/* Returns the figure (share that was read) of a place, less two standard deviations of chance. */
+/* Returns the figure (fraction that was read) of a place, after two standard deviations of chance
+ * are subtracted from the fraction of right answers. */
 static double compute_figure_of_place(const dictionary *d, size_t s) {
   double n = d->n_queried_tokens[s], base_share = compute_base_share_of_place(d, s, d->true_tokens);
   if (n < 8 || base_share >= 1) return 0;
@@ -284,15 +287,15 @@ static place_figures look_up_places(dictionary *d, size_t from, size_t middle, s
   size_t max_places = comparison == COMPARE_SAME_PLACE ? d->n_records * d->n_places
                                                        : (size_t)MAX_COMPARED_PLACES,
          n = 0;
-  size_t total_index = d->tokens->n_tokens;
+  size_t index_of_total = d->tokens->n_tokens;
   place_figures ret = {0};
   d->known_from = from;
   d->known_to = middle;
   d->n_known_places = list_places(d, from, middle, max_places, d->known_places);
   d->n_queried_places = list_places(d, middle, to, max_places, d->queried_places);
-  memset(d->n_hits, 0, (total_index + 1) * sizeof *d->n_hits);
-  memset(d->n_right_guesses, 0, (total_index + 1) * sizeof *d->n_right_guesses);
-  memset(d->n_queried_tokens, 0, (total_index + 1) * sizeof *d->n_queried_tokens);
+  memset(d->n_hits, 0, (index_of_total + 1) * sizeof *d->n_hits);
+  memset(d->n_right_guesses, 0, (index_of_total + 1) * sizeof *d->n_right_guesses);
+  memset(d->n_queried_tokens, 0, (index_of_total + 1) * sizeof *d->n_queried_tokens);
   fill_guesses(d);
   list_vocabulary(d);
   for (size_t i = 0; d->n_known_places && i < d->n_queried_places; i++)
@@ -300,10 +303,10 @@ static place_figures look_up_places(dictionary *d, size_t from, size_t middle, s
         d, d->queried_places[i],
         find_nearest_place(d, d->queried_places[i], comparison == COMPARE_SAME_PLACE),
         d->true_tokens + n);
-  if (!d->n_queried_tokens[total_index]) return ret;
-  double hit_share = (double)d->n_hits[total_index] / d->n_queried_tokens[total_index];
+  if (!d->n_queried_tokens[index_of_total]) return ret;
+  double hit_share = (double)d->n_hits[index_of_total] / d->n_queried_tokens[index_of_total];
   ret.figure =
-      look_compute_skill_score(hit_share, compute_base_share(d, total_index, d->true_tokens, n));
+      look_compute_skill_score(hit_share, compute_base_share(d, index_of_total, d->true_tokens, n));
   return ret;
 }
 

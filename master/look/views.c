@@ -55,8 +55,8 @@ bool clv_look_make_record_view(const clv_look_tensor *t, clv_look_view *ret) {
 
 /* ---- views as grids -------------------------------------------------------------------------- */
 
-/* Arranges `n_places` places as a grid with the proportions of the records; false: they make no
- * such grid. */
+/* Arranges `n_places` places as a grid that has the same ratio of rows to columns as the records.
+ * False: there is no such grid of n_places places. */
 static bool find_grid(size_t n_places, const clv_look_view *records, size_t *ret_rows,
                       size_t *ret_columns) {
   *ret_rows = 1;
@@ -69,8 +69,8 @@ static bool find_grid(size_t n_places, const clv_look_view *records, size_t *ret
 }
 
 /* Adds the views of `n_places` places in a row, `place_stride` values apart. The first place may be
- * a class token instead of a place of the record. If the places make no grid, the views take the
- * places for the columns, and for the rows, of the records. */
+ * a class token instead of a place of the record. If the places cannot form a grid, one view takes
+ * them as a single row of columns, and another as a single column of rows. */
 static void add_grid_views(view_list *v, const clv_look_view *records, size_t n_places,
                            size_t place_stride, size_t n_channels, size_t channel_stride) {
   size_t n_rows, n_columns, n = v->n;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opens folders of adapters that stages begin with, as peft writes them. clv_stage_adapters_open
- * finds the tensors of a stage, clv_adapters_find_folders says which stages have such a folder. A
- * folder may have adapters of more than one stage. A tensor that no stage has is refused.
+ * Opens folders in peft's format that have the low-rank adapters with which stages begin.
+ * clv_stage_adapters_open finds the tensors of a stage in its folder, clv_adapters_find_folders
+ * finds the folder of each stage. A folder may have adapters of more than one stage. A tensor that
+ * no stage has is refused.
  */
 #include <math.h>
 #include <stdio.h>
@@ -196,8 +197,8 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
   if (code == CLV_OK) code = check_layers_have_adapters(b, &a, &reason);
   if (code == CLV_OK) code = check_extra_tensors(b, &a, &reason);
   if (code == CLV_OK) code = find_adapter_tensors(b, stage, &a, found_entries, &reason);
-  if (code != CLV_OK) { /* the folder has an error: the message points at the session's line that
-                         * names it */
+  if (code != CLV_OK) {
+    /* the message points at the line of the session that names the faulty folder */
     clv_config_pos pos = spec->lora.from ? spec->lora.pos : spec->pos;
     clv_session_fail_at(b->config, pos, err, "stage '%s': lora.from: %s", spec->name, reason.text);
     if (err) err->code = CLV_DATA_LOSS;

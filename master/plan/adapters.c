@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Low-rank adapters of stages. clv_adapters_add_to_graph adds them to the layers before the graph
- * is cut into stages. The other functions say which further parameters of a stage with adapters
- * learn.
+ * is cut into stages. The other functions find the parameters that learn, besides the adapters, in
+ * a stage with adapters (lora.train), and the parameters that are in checkpoints.
  */
 #include <string.h>
 

@@ -418,8 +418,8 @@ static bool is_on_master_cpu(const clv_stage_spec *s) {
   return s->worker < 0 && (strcmp(s->device, "auto") == 0 || strncmp(s->device, "cpu", 3) == 0);
 }
 
-/* Checks that this process can compute in the session's type. A worker checks the type itself when
- * it loads its stage. */
+/* Checks that this process can compute in the number type of the session (train.dtype). A worker
+ * checks the type itself when it loads its stage. */
 static clv_code check_dtype(const clv_session_config *c, clv_err *err) {
   bool has_master_cpu_stage = false;
   clv_err reason;
@@ -550,8 +550,8 @@ void clv_blueprint_append_egress_text(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     if (r->kind == CLV_EGRESS_STATE)
-      /* has no line of its own: the line of the stage's weights covers the optimiser's state,
-       * too */
+      /* the optimiser's state has no line of its own, because the line of the stage's weights
+       * covers it */
       continue;
     const clv_remote_spec *w = &b->config->workers[r->worker];
     const char *findings_text =

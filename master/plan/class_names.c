@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares the classes of the data with those of a trained head. Data number their classes in the
- * order of their names, and a head of transformers uses the order of its config.json. If both have
- * the same names in another order, each output would count as another class.
+ * Compares the classes of the data with those of a trained head (last layer). Data number their
+ * classes in the order of the names, and a head of transformers numbers them in the order of its
+ * config.json. If both have the same names in another order, outputs would count as wrong classes.
  */
 #include <stdio.h>
 #include <string.h>
@@ -38,7 +38,7 @@ static bool has_trained_head(const clv_blueprint *b) {
 }
 
 /* True if each class of the data has the name of an output. *ret_first_moved_class: the first class
- * whose output has another number than the class; n: there is no such class. */
+ * whose output has another number than the class; the number of classes: there is no such class. */
 static bool has_output_for_each_class(const clv_hf_labels *l, const clv_dataset *ds,
                                       size_t *ret_first_moved_class) {
   size_t n = clv_dataset_class_count(ds);

@@ -271,8 +271,8 @@ static clv_code check_inputs(const clv_blueprint *b, const data_set *s, clv_err 
 
 /* ---- checks of the padding of sequences ------------------------------------------------------ */
 
-/* Message about a record whose padding does not follow the rule of the model: what is wrong, and
- * what helps. */
+/* Message about a record whose padding does not follow the rule of the model. fault: what is wrong;
+ * remedy: what the user can do. */
 typedef struct pad_message {
   const char *fault, *remedy;
 } pad_message;

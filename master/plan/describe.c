@@ -132,7 +132,7 @@ static void append_json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out)
     clv_bytes_add_json(out, p->ties[k].param.name);
     clv_bytes_puts(out, ",\"owner_weight\":");
     clv_bytes_add_json(out, weight);
-    /* the same value under the key that releases before 0.9 used */
+    /* repeats the name of the owner's weight under the key that releases before 0.9 used */
     clv_bytes_puts(out, ",\"of\":");
     clv_bytes_add_json(out, weight);
     clv_bytes_puts(out, ",\"stage\":");
@@ -515,7 +515,8 @@ static void append_ops_slower_in_bf16(const clv_blueprint *b, bool json, clv_byt
   if (json) clv_bytes_puts(out, "]");
 }
 
-/* Says that OpenBLAS is not used, because its kernels are slower here than oneDNN's. */
+/* Prints that OpenBLAS is not used, because on this processor its kernels are slower than those of
+ * oneDNN. */
 static void append_unused_blas(clv_bytes *out) {
   const char *libraries = clv_backend_libraries(clv_backend_cpu());
   const char *blas_name = strstr(libraries, "OpenBLAS "),

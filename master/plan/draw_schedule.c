@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan --schedule: draws, before a run, the instructions of a step and what they cost.
+ * plan --schedule: draws the instructions of a step before a run, and prints the micro-batches and
+ * versions of weights that stages hold, and the time in which nodes are idle (bubble).
  */
 #include <stdio.h>
 
@@ -8,8 +9,8 @@
 
 enum { MAX_DRAWN_COLUMNS = 120, MAX_DRAWN_STEPS = 8 };
 
-/* Makes the schedule that is drawn as text. A round of an asynchronous schedule repeats, so at most
- * MAX_DRAWN_STEPS of its steps are drawn. */
+/* Makes the schedule that is drawn as text. The steps of an asynchronous schedule soon repeat the
+ * same pattern, so at most MAX_DRAWN_STEPS steps are drawn. */
 static clv_code make_drawn_schedule(const clv_blueprint *b, clv_placed_schedule **ret,
                                     clv_err *err) {
   uint32_t n_steps = CLV_MIN(clv_pipeline_steps_per_round(b->config), (uint32_t)MAX_DRAWN_STEPS);

@@ -113,8 +113,8 @@ static clv_code look_up_param(ledger_search *r, const clv_sha256 *run_secret, ui
   return look_up_hash(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);
 }
 
-/* Looks up weights that a worker received in another scale, type or order. f: moments of the
- * weights, which hardly depend on scale, type and order. */
+/* Looks up weights that a worker received in another scale, type or order. f: statistical moments
+ * of the weights, which hardly depend on scale, type and order. */
 static clv_code look_up_moments(ledger_search *r, int k, const clv_weights_moments *f,
                                 clv_err *err) {
   for (unsigned neighbour_bits = 0; neighbour_bits < 1u << CLV_N_SPREAD_MEANS; neighbour_bits++) {
@@ -149,8 +149,8 @@ static clv_code add_worker_rows(ledger_search *r, const clv_weights_sample *s, c
   return CLV_OK;
 }
 
-/* Number of a tensor's rows that a worker has received, and the sum of clv_row_hash_points over
- * these rows. */
+/* Number of a tensor's rows that a worker has received, and the sum of their points
+ * (clv_row_hash_points): a short row has few points, because its hash may be equal by chance. */
 typedef struct row_hits {
   size_t n, points_sum;
 } row_hits;
@@ -241,7 +241,8 @@ static clv_code look_up_sample(ledger_search *r, uint32_t stage, const clv_param
 
 typedef clv_code read_values_fn(void *user, size_t first, size_t n, void *dst, clv_err *err);
 
-/* A sample that begin_sample reuses for one tensor after the other. */
+/* Sample of the weights of one tensor. begin_sample reuses it for the next tensor. max_rows: most
+ * rows of a tensor to hash. */
 typedef struct weight_sampler {
   clv_weights_sample sample;
   size_t max_rows;

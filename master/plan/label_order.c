@@ -4,7 +4,7 @@
  * the order of their files. If classes are contiguous or alternate, a worker that knows the class
  * of a few records knows those of their neighbours. clv_label_order_compute compares the label of
  * each record with that of the record before it, then with that of the record two before it, and so
- * on. The result is the largest share of equal labels, and the share that a shuffle would give.
+ * on. The result is the largest fraction of equal labels, and the one that a shuffle would give.
  *
  * For neighbouring records the standard deviation that a shuffle would have is known exactly (runs
  * test of Wald and Wolfowitz, for several classes). So blocks of equal labels are recognised even
@@ -21,7 +21,7 @@ enum { MAX_LAG = 1024, MAX_COMPARISONS = 1 << 26, MIN_RECORDS_PER_LAG = 8 };
 /* A block is a run of records with equal labels. The labels have few blocks if there are at most
  * MAX_BLOCKS_PER_CLASS for each class, with at least MIN_RECORDS_PER_BLOCK records on average. */
 enum { MAX_BLOCKS_PER_CLASS = 2, MIN_RECORDS_PER_BLOCK = 4 };
-/* By how much a share of equal labels must exceed that of a random order to be significant:
+/* By how much a fraction of equal labels must exceed that of a random order to be significant:
  * MIN_EXCESS_SHARE is a fraction of the largest possible excess, the other limits are numbers of
  * standard deviations. MIN_FEW_BLOCKS_SIGMAS: for neighbours, if the labels have few blocks;
  * MIN_NEIGHBOUR_SIGMAS: for neighbours otherwise; MIN_LAG_SIGMAS: for the best of many
@@ -52,8 +52,9 @@ static int compare_values(const void *a, const void *b) {
 
 /* Statistics of the labels in a random order, with which the order of the files is compared. */
 typedef struct shuffled_statistics {
-  double equal_pair_share;   /* expected share of pairs of records with equal labels */
-  double standard_deviation; /* standard deviation of the share of neighbours with equal labels */
+  double equal_pair_share; /* expected fraction of pairs of records with equal labels */
+  /* standard deviation of the fraction of neighbours with equal labels */
+  double standard_deviation;
   size_t n_classes;
 } shuffled_statistics;
 
@@ -84,7 +85,7 @@ static double compute_equal_share_at_lag(const double *labels, size_t n, size_t 
   return (double)n_equal / (double)(n - lag);
 }
 
-/* True if the share of equal labels exceeds that of a random order by MIN_EXCESS_SHARE of the
+/* True if the fraction of equal labels exceeds that of a random order by MIN_EXCESS_SHARE of the
  * largest possible excess, and by n_sigmas standard deviations. */
 static bool is_significant(const clv_label_order_stats *o, double n_sigmas,
                            double standard_deviation) {

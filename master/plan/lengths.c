@@ -22,9 +22,9 @@ void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b) {
     b->mean_positions = range.sum / (double)n;
 }
 
-/* Returns the mean length of a sequence as a share of the full length. Adds half a rounding step,
- * because the rows of a micro-batch are padded to the next of CLV_N_PACKED_SIZES sizes. 1: the
- * lengths were not counted. */
+/* Returns the mean length of a sequence as a fraction of the full length. Adds half a rounding
+ * step, because the rows of a micro-batch are padded to the next of CLV_N_PACKED_SIZES sizes.
+ * Returns 1 if the lengths were not counted. */
 static double compute_mean_filled_share(const clv_blueprint *b) {
   double filled_share =
       b->mean_positions / (double)CLV_MAX(b->max_positions, 1) + 0.5 / CLV_N_PACKED_SIZES;

@@ -9,7 +9,7 @@
 
 #include "master/plan/plan.h"
 
-enum { NAME_BYTES = 72 }; /* bytes of a worker's name, or of two with a plus sign */
+enum { NAME_BYTES = 72 }; /* bytes of a worker's name, or of two names joined by a plus sign */
 static const double DEFAULT_RTT_MS = 1, DEFAULT_MBIT_PER_S = 1000;
 
 static clv_link_estimate make_link_estimate(double rtt_ms, double mbit_per_s, bool is_given) {

@@ -4,7 +4,7 @@
  * read from the tensors that would be sent. privacy.c derives from the graph which tensors must
  * show records or labels; the look measures what these tensors do show. What either of the two
  * finds is a finding. clv_look_run runs the look, and clv_blueprint_add_look adds its results to a
- * blueprint. A *reader* is one attack of the look, its *figure* is the share that it could read,
+ * blueprint. A *reader* is one attack of the look, its *figure* is the fraction that it read,
  * and a *draw* is one random choice of the secret weights.
  */
 #include <stdio.h>
@@ -47,9 +47,9 @@ static clv_code derive_seed(const clv_blueprint *b, const clv_look_options *o, u
   return clv_key_derive("cleave look", &b->config->train.seed.key, &draw, sizeof draw, ret, err);
 }
 
-/* Merges the results of one attack over all draws of the secret weights: the largest share that it
- * could read counts. The first draw decides whether the attack could run, because later draws may
- * lack the time. */
+/* Merges the results of one attack over all draws of the secret weights: the largest fraction that
+ * it could read counts. The first draw decides whether the attack could run, because later draws
+ * may lack the time. */
 static void merge_result(clv_look_result *merged, const clv_look_result *other, bool is_first) {
   bool have_both_run = other->state == CLV_LOOK_RAN && merged->state == CLV_LOOK_RAN;
   if (is_first || (have_both_run && other->figure > merged->figure)) *merged = *other;

@@ -492,15 +492,15 @@ static void read_input_features(const look_tensors *f, uint32_t input, clv_look_
       clv_look_make_record_view(&t, &grid) ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT;
 }
 
-/* True if result a is worse than result b: its finding needs a key of `privacy` and that of b needs
- * none, or else its figure (the share that was read) is larger. */
+/* True if result a is worse than result b: the finding of a needs a key of `privacy` and that of b
+ * needs none, or else the figure of a (the fraction that was read) is larger. */
 static bool is_worse_result(const clv_look_result *a, const clv_look_result *b) {
   bool needs_key[2] = {a->figure > CLV_LOOK_CERTAIN_FIGURE && a->findings != CLV_FINDING_PICTURE,
                        b->figure > CLV_LOOK_CERTAIN_FIGURE && b->findings != CLV_FINDING_PICTURE};
   return needs_key[0] != needs_key[1] ? needs_key[0] : a->figure > b->figure;
 }
 
-/* Returns a number below n that depends only on `draw`. */
+/* Returns a pseudo-random number below n that depends only on `draw` and n. */
 static size_t draw_index_below(uint64_t draw, size_t n) {
   uint64_t h = (draw + 1) * UINT64_C(0x9e3779b97f4a7c15);
   h = (h ^ h >> 31) * UINT64_C(0xbf58476d1ce4e5b9);

@@ -211,7 +211,7 @@ static void keep_label_gradient(label_gradients *h, size_t row, size_t position)
   }
 }
 
-/* True for a pseudo-random share of the labels, which is the same in each run. */
+/* True for a pseudo-random fraction of the labels, which is the same in each run. */
 static bool is_label_chosen(size_t i, double chosen_share) {
   return (double)((uint32_t)i * 2654435761u) < chosen_share * 4294967296.0;
 }
@@ -420,8 +420,8 @@ static clv_code read_columns(label_gradients *h, clv_look_gradients *g, clv_look
 
 /* Tries to read numeric labels from their gradients. One-hot labels are read as classes and, if the
  * loss has an accuracy, also number by number; other labels only number by number. *ret: result
- * with the highest figure, the share that was read. *groups: which records have equal labels; set
- * for one-hot labels only. */
+ * with the highest figure, the fraction that was read. *groups: which records have equal labels;
+ * set for one-hot labels only. */
 static clv_code read_numeric_labels(label_gradients *h, clv_look_gradients *g,
                                     clv_look_reading *ret, clv_look_reading *groups, clv_err *err) {
   clv_look_reading columns_reading;

@@ -30,8 +30,8 @@ typedef struct clv_look_sample {
 
 void clv_look_sample_done(clv_look_sample *s); /* frees and zeroes */
 
-/* Sets the state to CLV_LOOK_COULD_NOT_RUN (the attack could not run), with the text of `why` as
- * the reason. */
+/* Sets the state of *ret to CLV_LOOK_COULD_NOT_RUN (the attack could not run), with the text of
+ * `why` as the reason. */
 void clv_look_set_skipped(clv_look_result *ret, const clv_err *why);
 /* Returns the last stage that is at a worker; n_stages: no stage is. */
 uint32_t clv_look_find_last_worker_stage(const clv_blueprint *b);
@@ -87,7 +87,8 @@ uint32_t clv_look_part_list_inputs(const clv_blueprint *b, const clv_look_part *
 
 /* ---- attacks that read from the sent tensors ------------------------------------------------- */
 
-/* One draw of the secret weights, its records, and the time at which it must end. */
+/* One draw (random choice) of the secret weights, the records on which the layers run with these
+ * weights, and the time at which the attacks on this draw must end. */
 typedef struct clv_look_draw {
   clv_look_weights weights;
   const clv_look_options *o;
@@ -98,9 +99,9 @@ typedef struct clv_look_draw {
 } clv_look_draw;
 
 /* Chooses the records for all draws of the secret weights, at most max_records, unless they were
- * chosen already. Each class has about the same share in both halves: the records that attacks
- * learn from, and those that they are tested with. CLV_PRECONDITION: there are too few records to
- * learn from. */
+ * chosen already. Each class is about as frequent in one half as in the other: attacks learn from
+ * one half, and are tested with the other. CLV_PRECONDITION: there are too few records to learn
+ * from. */
 clv_code clv_look_choose_records(const clv_look_draw *r, size_t max_records,
                                  clv_err *err) CLV_USE_RESULT;
 

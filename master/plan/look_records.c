@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chooses the records of a look (look.c) by the seed of the run, with equally many of each
- * class.
+ * Chooses the records on which the look (look.c) runs its attacks: at random by the seed of the
+ * run, with equally many of each class as far as possible.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ enum { MAX_POOL_RECORDS = 16384 }; /* most records among which the look chooses 
 typedef struct look_record {
   int64_t class_number;
   uint32_t record_number, random_order;
-  uint32_t rank_in_class; /* position of the record among those of its class */
+  uint32_t rank_in_class; /* index of the record among those of its class, from 0 on */
   /* true: the record is in the half that an attack is tested with; false: in the half that it
    * learns from */
   bool is_in_second_half;

@@ -7,7 +7,7 @@
 
 #include "master/plan/plan_int.h"
 
-/* Appends the limits that a figure (the share that an attack has read) exceeds.
+/* Appends the limits that a figure (the fraction that an attack has read) exceeds.
  * max_permitted_figure: the largest figure that the host's policy permits for this attack; 1: the
  * policy sets no limit. */
 static void append_limit(double figure, double limit, double max_permitted_figure, clv_bytes *out) {
@@ -16,8 +16,8 @@ static void append_limit(double figure, double limit, double max_permitted_figur
     clv_bytes_printf(out, ", the policy's limit is %g", max_permitted_figure);
 }
 
-/* Figure (share that was read) of the attack on groups of equal labels. Above it the text explains
- * what the figure means. */
+/* Figure (fraction that was read) of the attack on groups of equal labels. If the figure is larger
+ * than this, the text explains what it means. */
 static const double MIN_EXPLAINED_GROUPS_FIGURE = 0.5;
 
 static const char *const state_texts[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicable",

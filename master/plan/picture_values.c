@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares how a preprocessor_config.json makes inputs of pictures with how the session does
+ * Compares the normalisation of pictures in a preprocessor_config.json with that of the session
  * (clv_pictures_describe). A model that learnt from normalised pictures gives poor results for
  * pictures that are not normalised in the same way, and no other message warns of that.
  */

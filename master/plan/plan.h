@@ -99,7 +99,7 @@ enum {
 
 typedef struct clv_look_result {
   clv_look_state state;
-  /* in state CLV_LOOK_RAN: share that the attack has read, from 0 (no better than a guess) to 1
+  /* in state CLV_LOOK_RAN: fraction that the attack has read, from 0 (no better than a guess) to 1
    * (all of it) */
   double figure;
   const char *method; /* in state CLV_LOOK_RAN: name of the best method; static text */
@@ -109,8 +109,8 @@ typedef struct clv_look_result {
   char reason[CLV_LOOK_REASON_BYTES]; /* in other states: why the attack read nothing */
 } clv_look_result;
 
-/* Limit of clv_look_result.figure, the share that an attack of the look has read. From this figure
- * on the session must permit the finding by a key of `privacy`. */
+/* Limit of clv_look_result.figure, the fraction that an attack of the look has read. From this
+ * figure on the session must permit the finding by a key of `privacy`. */
 #define CLV_LOOK_CERTAIN_FIGURE 0.9
 
 typedef struct clv_look {
@@ -119,7 +119,7 @@ typedef struct clv_look {
   uint32_t n_records, n_draws;
   double duration_s;
   clv_look_result results[CLV_LOOK_N_READERS];
-  /* clv_findings of the attacks whose figure, the share that they read, is above their limit
+  /* clv_findings of the attacks whose figure, the fraction that they read, is above their limit
    * (clv_look_figure_limit) and below CLV_LOOK_CERTAIN_FIGURE. `plan` prints these findings and a
    * policy may forbid them, but they need no key of `privacy`, unless the analysis of the graph has
    * found them too. clv_blueprint_add_look sets them. */
@@ -150,13 +150,13 @@ typedef struct clv_stage_plan {
    * master */
   bool sends_directly;
   clv_findings output_findings; /* ways in which records can be read from the stage's output */
-  /* element (single number) that depends on the smallest share of a record, in the output or, if a
-   * worker has the stage, in the output's gradient; reported with CLV_FINDING_PICTURE */
+  /* element (single number) that depends on the smallest fraction of a record, in the output or, if
+   * a worker has the stage, in the output's gradient; reported with CLV_FINDING_PICTURE */
   clv_narrowest_element narrowest_picture_element;
   /* ways in which records can be read from the output that a worker sends to another worker */
   clv_findings hop_findings;
-  /* findings of the gradient of the stage's output: how labels can be read from it, if the master
-   * has the loss, and how records can, if a worker has the stage */
+  /* findings of the gradient of the stage's output: how labels can be read from it (if the master
+   * has the loss), and how records can be read from it (if a worker has the stage) */
   clv_findings gradient_findings;
   /* findings in output_findings and in gradient_findings that the graph does not show, but that the
    * look (clv_look) has measured */
@@ -167,7 +167,7 @@ typedef struct clv_stage_plan {
   /* number of secret learning layers from the stage's output to the loss, on the path with the
    * fewest */
   uint32_t n_head_layers;
-  /* device that the stage's node has reported; "": it was not asked */
+  /* device that the stage's node has reported; "": the master has not asked the node */
   char device[CLV_STAGE_DEVICE_NAME_BYTES];
   /* peft folder from which the stage loads adapters: its own lora.from, or another stage's, if that
    * folder has a module of this stage; NULL: none */
@@ -178,10 +178,11 @@ typedef struct clv_stage_plan {
 
 /* How well the order of the records predicts their labels. */
 typedef struct clv_label_order_stats {
-  uint32_t lag;       /* distance of the compared records; 0: the order predicts nothing, or records
+  uint32_t lag; /* distance of the compared records; 0: the order predicts nothing, or records
                     * are shuffled */
-  double equal_share; /* share of records whose label equals that of the record `lag` before */
-  double shuffled_share; /* equal_share to be expected if the records were in random order */
+  /* fraction of records whose label equals that of the record `lag` records before */
+  double equal_share;
+  double shuffled_share; /* equal_share to be expected of records in random order */
 } clv_label_order_stats;
 
 /* A layer that was at another place, the master or a worker, when a checkpoint was written. */
@@ -220,8 +221,8 @@ typedef struct clv_blueprint {
   uint32_t micro_batches, max_micro_batches;
   clv_egress_row *egress; /* [n_egress] rows of the egress table */
   size_t n_egress;
-  /* [config->n_workers] true if the worker has a stage or the loss, or is a spare of one that
-   * has */
+  /* [config->n_workers] true if the worker has a stage or the loss, or is a spare of such a
+   * worker */
   bool *is_worker_used;
   bool has_cache;     /* the worker of stage 1 stores the outputs of stage 0 */
   clv_policy *policy; /* limits what may be sent; NULL: no policy */
@@ -256,12 +257,13 @@ typedef struct clv_target_inputs {
   uint32_t n;  /* number of inputs, without the predictions */
   /* number of columns of the f32 input (clv_targets_number_width); 0: there is no f32 input.
    * Otherwise inputs[0] is the f32 input, [n_records][n_numbers]. Its first columns are the labels
-   * of the targets without classes; a missing label is 0. Then come the mask columns, two or one
-   * for a target that masks missing labels. The first of two columns has 1 for a record with a
-   * label, else 0; the second has the same factor for all records, records / sum of weights of the
-   * batch, or 1 if no record has a label. A single mask column has the weight of the record's label
-   * times this factor. Each other input has the classes of one target, [n_records] i64; a missing
-   * label has the default of ignore_index, or 0 if the loss has no ignore_index */
+   * of the targets without classes; a missing label is 0. The mask columns follow, one or two for
+   * each target that masks missing labels. The first of two columns has 1 for a record with a
+   * label, else 0; the second has the same factor for all records: the number of records of the
+   * batch divided by the sum of their weights, or 1 if no record has a label. A single mask column
+   * has the weight of the record's label times this factor. Each other input has the classes of one
+   * target, [n_records] i64; a missing label has the default of ignore_index, or 0 if the loss has
+   * no ignore_index */
   size_t n_numbers;
   const void *inputs[CLV_MAX_INPUTS]; /* [n] */
 } clv_target_inputs;
@@ -313,16 +315,16 @@ void clv_blueprint_describe_egress(const clv_blueprint *b, bool json, clv_bytes 
  * not in use until the spare has taken the place of a lost worker. From then on the rows of the
  * lost worker are not in use. */
 bool clv_blueprint_is_row_in_use(const clv_blueprint *b, const clv_egress_row *r);
-/* Appends the egress table as text that does not change between releases. A resumed run compares it
- * with the table that the run began with. The text omits what the look (clv_look_run) has measured,
- * because that changes while weights learn. */
+/* Appends the egress table as text that does not change between releases. A resumed run compares
+ * this text with the text that the run began with. The text omits the results of the look
+ * (clv_look_run), because these change while weights learn. */
 void clv_blueprint_append_egress_text(const clv_blueprint *b, clv_bytes *out);
 
 /* ---- the policy of the host (policy_check.c) ------------------------------------------------- */
 
 /* Kinds and numbers of tensors that a command will send. */
 typedef struct clv_planned_sends {
-  bool sends_weights;   /* weights of stages, from a checkpoint */
+  bool sends_weights;   /* the command sends weights of stages, from a checkpoint */
   bool sends_optimizer; /* the command sends moments of the optimiser */
   /* most records of an epoch, for training and for evaluations */
   uint64_t n_train_records, n_eval_records;
@@ -427,7 +429,7 @@ clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run_secre
  * of the findings. */
 clv_code clv_blueprint_check_privacy(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
-/* Appends for `plan` a line for each layer of the master that a worker may know, or a JSON
+/* Appends for `plan` a line for each layer of the master whose weights a worker may know, or a JSON
  * array. */
 void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 
@@ -494,8 +496,9 @@ clv_code clv_run_data_scan(const clv_session_config *config, clv_run_data *d,
  * they do not; the message names the key and the file. */
 clv_code clv_run_data_check_fit(const clv_run_data *d, const clv_blueprint *b,
                                 clv_err *err) CLV_USE_RESULT;
-/* Appends for `plan` and `check` a line for each index of a table's column, with the rows that an
- * embedding needs. ds: data.train; may be NULL. */
+/* Appends for `plan` and `check` a line for each column of a table that is an index (its values are
+ * numbered for an embedding), with the number of rows that the embedding needs. ds: data.train; may
+ * be NULL. */
 void clv_indexes_describe(const clv_dataset *ds, clv_bytes *out);
 /* Number of sizes that a packed micro-batch can have. The rows of a micro-batch are padded to the
  * next size, so that a node makes few plans; otherwise nearly every micro-batch would need its own
@@ -510,15 +513,14 @@ clv_label_order_stats clv_label_order_compute(double *labels, size_t n);
  * an object, or null. */
 void clv_label_order_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Appends for `plan`, `check` and `train` a line if data.sampling lets workers see how often a
- * record comes; JSON: true or false. */
+ * record is sent; JSON: true or false. */
 void clv_sampling_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Sets b->mean_positions from data.train, if the session packs sequences. */
 void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b);
 
 /* ---- the look: measures what sent tensors show (look.c) -------------------------------------- */
 
-/* Data and weights that a look reads. The look measures what observers can read from the
- * tensors. */
+/* Data and weights that the look reads, the measurement of what observers can read from tensors. */
 typedef struct clv_look_options {
   const clv_dataset *dataset;
   const clv_subset *rows; /* records of `dataset` to choose from */
@@ -536,13 +538,13 @@ typedef struct clv_look_options {
  * run, its result says why. */
 clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_look *ret,
                       clv_err *err) CLV_USE_RESULT;
-/* Copies the results of the look to b->look. A share that was read above the limit (pixels 0.5,
- * tokens 0.2, labels 0.3, features 0.9) adds a finding to b's rows. clv_blueprint_check_privacy
- * then checks the findings against the session. */
+/* Copies the results of the look to b->look. If an attack has read a larger fraction than its limit
+ * (pixels 0.5, tokens 0.2, labels 0.3, features 0.9), adds its finding to the rows of b.
+ * clv_blueprint_check_privacy then checks the findings against the session. */
 void clv_blueprint_add_look(clv_blueprint *b, const clv_look *look);
 
-/* Return the name of an attack, such as "pixels", and the limit above which its figure, the share
- * that it has read, is a finding. */
+/* Return the name of an attack, such as "pixels", and the limit above which its figure, the
+ * fraction that it has read, is a finding. */
 const char *clv_look_reader_name(clv_look_reader reader);
 double clv_look_figure_limit(clv_look_reader reader);
 /* Append the results of b->look, the measurement of what sent tensors show: as lines, or as a comma
@@ -594,7 +596,8 @@ uint32_t clv_pipeline_steps_per_round(const clv_session_config *c);
 /* Returns the window (number of micro-batches in flight) to use before anything is measured; 0: the
  * schedule chooses. */
 uint32_t clv_pipeline_initial_window(const clv_session_config *c);
-/* Checks before the run connects that a schedule for full rounds is possible. */
+/* Checks, before the run connects to workers, that the session's schedule is possible for all steps
+ * of a round (clv_pipeline_steps_per_round). */
 clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
 /* ---- files of initial weights ---------------------------------------------------------------- */
@@ -625,14 +628,14 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
                                  const clv_weights_entry ***ret_entries,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* Open folder of a stage's initial weights, and the place of each parameter in it. */
+/* Opened folder of a stage's initial weights, with the index of each parameter in it. */
 typedef struct clv_stage_folder {
   clv_weights_folder *folder;
   clv_manifest manifest; /* list of the folder's files; empty unless the session has a sha256 */
   size_t n;
   clv_weights_want *wanted_tensors; /* [n] the parameters to find in the folder */
-  /* [n] index of each parameter's tensor in the folder; CLV_WEIGHTS_NONE: it starts from the
-   * seed */
+  /* [n] index of each parameter's tensor in the folder; CLV_WEIGHTS_NONE: the parameter starts from
+   * the seed */
   size_t *folder_indexes;
 } clv_stage_folder;
 
@@ -643,7 +646,8 @@ void clv_stage_folder_done(clv_stage_folder *f); /* frees and zeroes */
  * of a tensor that the model lacks. */
 clv_code clv_stage_folder_open(const clv_blueprint *b, uint32_t stage, clv_stage_folder *ret,
                                clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
-/* True if the stage's weights.new names the parameter, so that it starts from the seed. */
+/* True if the stage's weights.new names the parameter, so that the parameter starts from the
+ * seed. */
 bool clv_stage_is_param_new(const clv_stage_spec *spec, const char *parameter);
 /* Checks the entries of weights.new. CLV_INVALID: the stage has no parameter whose name begins with
  * some entry. */
@@ -680,8 +684,8 @@ typedef struct clv_link_estimates {
   clv_link_estimate *worker_links; /* [n] link of each worker to the master */
   /* [n][n] direct hops (transfers from worker to worker), from the lower to the higher index */
   clv_link_estimate *hops;
-  /* [n + 1] speed of each worker, and at the end of the master, as a multiple of the speed of this
-   * machine */
+  /* [n + 1] speed of each worker and, as the last entry, of the master; as a multiple of the speed
+   * of this machine */
   double *speeds;
   clv_bytes notes; /* latencies and speeds that were given or assumed: "w1 20 ms, 1000 Mbit/s" */
 } clv_link_estimates;

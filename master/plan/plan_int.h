@@ -60,8 +60,9 @@ bool clv_is_numeric_name(const char *name);
 
 /* ---- indexes of a table's columns (table_index.c) -------------------------------------------- */
 
-/* Checks that an embedding which reads input k of a dataset has a row for each number of the index.
- * CLV_INVALID: the embedding has fewer rows; the message says how many rows the index needs. */
+/* Checks that an embedding has a row for each number of input k, if this input is the index of a
+ * table's column (the values of the column, numbered). CLV_INVALID: the embedding has fewer rows;
+ * the message says how many rows the index needs. */
 clv_code clv_index_check(const clv_blueprint *b, const clv_dataset *ds, size_t k,
                          const clv_node *node, clv_err *err) CLV_USE_RESULT;
 
@@ -99,8 +100,8 @@ bool clv_is_param_frozen_by_lora(const clv_lora_config *l, const char *param);
  * counts as empty. */
 void clv_adapters_find_folders(clv_blueprint *b);
 
-/* Finds layers of the master whose secret weights do not mix, such as an identity, and marks them
- * in b->known_reasons (plain_weights.c). */
+/* Finds layers of the master whose secret weights do not mix the inputs, such as an identity, and
+ * marks these layers in b->known_reasons (plain_weights.c). */
 clv_code clv_blueprint_find_plain_weights(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
 /* Checks what the look (clv_look_run) has read from the tensors against the session's privacy
@@ -156,13 +157,14 @@ typedef struct clv_stage_usage {
   size_t value_bytes; /* on a device: outputs, and gradients of the values that cross cuts */
   /* on a device: running statistics, and the memory that libraries need per kernel */
   size_t resident_bytes;
-  /* on a device: plan and values of evaluations; 0: the session has none */
+  /* on a device: plan and values of evaluations; 0: the session has no evaluations */
   size_t evaluation_bytes;
   size_t total_bytes; /* sum of the sizes above */
   /* on a device: largest workspace that libraries may use; not part of `total_bytes` */
   size_t max_workspace_bytes;
   bool is_on_device;
-  int n_reorders;                      /* conversions of the layout of a tensor in a step */
+  /* number of conversions of tensors to another layout in a step */
+  int n_reorders;
   bool uses_ref_kernel[CLV_MAX_NODES]; /* [node] the reference kernel computes the layer */
 } clv_stage_usage;
 

@@ -65,8 +65,8 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
 }
 
 /* Checks a tensor that one worker sends directly to another, which has no row in the egress table.
- * The output of a stage is also permitted if the policy permits the stage's own findings, because
- * up to release 0.8 policies permitted direct outputs by the stage's findings. */
+ * For a gradient the policy must permit gradient_findings of the stage. For an output it must
+ * permit hop_findings, or output_findings, for which policies were written up to release 0.8. */
 static clv_code check_hop(const clv_blueprint *b, uint32_t i, bool is_gradient, clv_err *err) {
   if (!b->stages[i].sends_directly || (is_gradient && !b->stages[i + 1].input_needs_grad))
     return CLV_OK;

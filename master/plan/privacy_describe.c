@@ -8,8 +8,10 @@
 
 #include "master/plan/privacy_int.h"
 
-/* Returns how records can be read from the tensor that a worker receives at the cut behind stage i:
- * the gradient of the stage's output if the worker of stage i receives it, otherwise the output. */
+/* Returns how records can be read from the tensor that is sent to a worker at the cut behind stage
+ * i: the gradient of the output of stage i, if the worker of stage i receives that gradient;
+ * otherwise the output, if the master sends it to a worker. Returns CLV_FINDING_MIXED if neither is
+ * sent. */
 static clv_findings get_cut_findings(const clv_blueprint *b, uint32_t i) {
   if (clv_privacy_has_gradient(b, i))
     return b->stages[i].gradient_findings & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
@@ -95,8 +97,8 @@ static bool worker_knows_front_layers(const clv_privacy_view *v, uint32_t stage)
   return true;
 }
 
-/* True if some vector of a token is sent of which a worker knows all layers that compute it. Also
- * true if memory runs out. */
+/* True if, for some vector of a token that is sent, a worker knows all layers that compute the
+ * vector. Also true if memory runs out. */
 static bool are_layers_before_tokens_known(const clv_blueprint *b) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   clv_err err;
@@ -135,7 +137,8 @@ static void append_text_tokens(const clv_blueprint *b, clv_bytes *out) {
 }
 
 /* Returns the narrowest element of all cuts at which a picture is sent. An element is a single
- * number that is sent; the narrowest one depends on the smallest share of a record's positions. */
+ * number that is sent; the narrowest one depends on the smallest fraction of a record's
+ * positions. */
 static clv_narrowest_element find_narrowest_picture_element(const clv_blueprint *b) {
   clv_narrowest_element narrowest = {0};
   for (uint32_t i = 0; i < b->n_stages; i++) {

@@ -10,7 +10,7 @@
 #include "master/plan/plan_int.h"
 
 enum { MIN_REPETITIONS = 3, MAX_REPETITIONS = 9 };
-/* a measurement ends when its runs have taken this many seconds and are at least MIN_REPETITIONS */
+/* a measurement ends when it has taken this many seconds and has at least MIN_REPETITIONS runs */
 static const double MIN_MEASURED_S = 0.25;
 
 /* A graph, its plan, and the memory that the plan uses. */
@@ -148,8 +148,8 @@ static clv_code measure_times_of_batch(const clv_blueprint *b, int threads, int6
                          .training = true,
                          .threads = threads,
                          .bf16 = clv_blueprint_is_bf16(b),
-                         /* split into gradients of inputs and of weights, as in the stages of a
-                          * pipeline, so that both are measured */
+                         /* the backward is split into gradients of inputs and of weights, as in the
+                          * stages of a pipeline, so that both are measured */
                          .split_backward = true};
   CLV_TRY(copy_model(b, n, &m, err));
   CLV_TRY(clv_plan_new(m.graph, m.params, &po, &m.plan, err));

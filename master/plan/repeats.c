@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Says of several runs over the same records, as of a sweep or a cross-validation, how often a
- * record leaves the master.
+ * Describes how often a record leaves the master if several runs, such as those of a sweep or of a
+ * cross-validation, use the same records.
  */
 #include "master/plan/plan.h"
 

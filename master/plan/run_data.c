@@ -158,7 +158,8 @@ static data_set_files describe_train_files(const clv_session_config *c) {
       .kept_set_bits = is_split_by_column ? 1u << CLV_SET_TRAINING | 1u << CLV_SET_VALIDATION : 0};
 }
 
-/* True if the file of data.train has the test records, too, which a column tells apart. */
+/* True if the file of data.train also has the test records; a column then says to which set each
+ * record belongs. */
 static bool has_test_in_train_file(const clv_data_config *d) {
   return d->validation_split_by == CLV_BY_COLUMN && d->test.n &&
          strcmp(d->train.items[0], d->test.items[0]) == 0;
@@ -230,7 +231,8 @@ static const char *find_labels_path(const clv_session_config *c, const data_set_
   return has_file && !s->skips_labels ? s->files->items[n_inputs] : NULL;
 }
 
-/* Sets which values of the column of sets mean training, validation and test. */
+/* Sets which texts mean training, validation and test in the column that names the set of each
+ * record. */
 static void set_split_values(const clv_data_config *d, clv_dataset_options *o) {
   static const char *const training_names[] = {"train", "training"}, *const test_names[] = {"test"};
   static const char *const validation_names[] = {"validation", "valid", "val", "dev"};
@@ -247,8 +249,8 @@ static void set_split_values(const clv_data_config *d, clv_dataset_options *o) {
                              : usual_values[set];
 }
 
-/* If the session splits its records by a column with groups, times or sets, sets how to read this
- * column. */
+/* Fills the options that say which columns have groups and weights of records and, if the session
+ * splits its records by a column (of groups, times or names of sets), how to read that column. */
 static void set_split_column(const clv_data_config *d, const data_set_files *s,
                              clv_dataset_options *o) {
   o->reads_groups = s->reads_groups;
@@ -470,7 +472,8 @@ static bool *find_trained_classes(const clv_run_data *d, size_t *ret_n, clv_byte
   return is_trained;
 }
 
-/* Notes records of a set whose class no training record has: the model cannot know it. */
+/* Notes records of a set whose class no training record has, because the model cannot learn such a
+ * class. */
 static void note_untrained_classes(const char *set, const clv_dataset *ds, const clv_subset *rows,
                                    const clv_run_data *d, clv_bytes *notes) {
   size_t n_classes = 0, n = 0;

@@ -2,8 +2,8 @@
  *
  * Computes the memory of a stage (clv_stage_usage_compute). It makes the stage's plan as the node
  * makes it: with the processor's backend, or, if the session or the node names a device, with a dry
- * run of the device's backend. For a device it makes two plans: with no workspace for libraries,
- * and with the most.
+ * run of the device's backend. For a device it makes two plans: one without workspace for
+ * libraries, and one with the largest workspace that libraries may use.
  */
 #include <stdio.h>
 #include <string.h>
@@ -21,8 +21,8 @@ const char *clv_stage_device(const clv_blueprint *b, uint32_t stage) {
   return reported_device[0] ? reported_device : b->config->stages[stage].device;
 }
 
-/* True if the parameter is a frozen weight of the worker's artifact. The module copies such a
- * weight neither as it is nor in another layout. */
+/* True if the parameter is a frozen weight of the worker's artifact (file of weights at the
+ * worker). The module copies such a weight neither as it is nor in another layout. */
 static bool is_shared_with_worker(const clv_blueprint *b, uint32_t i, const clv_param *p) {
   const clv_stage_spec *s = &b->config->stages[i];
   return s->weights_artifact && p->is_fixed && !clv_name_is_of_adapter(p->name) &&
@@ -98,8 +98,8 @@ static const clv_node *get_output_node(const clv_stage_plan *s) {
   return &s->graph->nodes[s->graph->output_node];
 }
 
-/* Returns the bytes of values on a device. An output stays there until it is no longer needed, and
- * the gradient of the input until it is sent. */
+/* Returns the bytes of values on a device. An output stays on the device until it is no longer
+ * needed, and the gradient of the input until it is sent. */
 static size_t count_value_bytes(const clv_blueprint *b, uint32_t i, uint32_t n_live_micro_batches) {
   const clv_stage_plan *s = &b->stages[i];
   size_t gradient_bytes = s->input_needs_grad ? count_node_bytes(&s->graph->nodes[0]) : 0;

@@ -316,7 +316,7 @@ static clv_code find_best_plans(clv_cut_search *c, clv_err *err) {
     CLV_TRY(reduce_micro_batches(c, &best_splits[i], err));
     CLV_TRY(add_plan(c, &best_splits[i], err));
   }
-  /* CLV_INVALID: all plans were left out; `err` has the reason of the last one */
+  /* CLV_INVALID: all plans of cuts were left out; `err` has the reason of the last one */
   return c->n_best_plans ? CLV_OK : CLV_INVALID;
 }
 

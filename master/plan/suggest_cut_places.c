@@ -193,7 +193,8 @@ static clv_code set_cut_limits(clv_cut_search *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Adds the session's own cuts that must stay to the places, unless the places have them already. */
+/* Adds to the list of places the session's own cuts that must stay, unless the list has them
+ * already. */
 static void add_pinned_places(clv_cut_search *c) {
   for (uint32_t i = 0; i + 1 < c->b->n_stages; i++) {
     uint32_t at = c->min_cut_layers[i], k = c->cuts.n_cut_places;

@@ -12,7 +12,7 @@ enum { MAX_SUGGESTIONS = 3 };
 
 /* One stage of a cut plan, with its costs. */
 typedef struct clv_cut_stage {
-  uint32_t first_layer, last_layer; /* first and last layer */
+  uint32_t first_layer, last_layer; /* index of the first and of the last layer */
   double busy_s;                    /* seconds that the stage computes in a step */
   /* memory of the stage in bytes; 0: unknown, because the schedule does not permit so many
    * micro-batches */

@@ -12,7 +12,7 @@
 
 #include "master/plan/plan_int.h"
 
-enum { IGNORED_CLASS = -100 /* default of ignore_index, which losses of targets have */ };
+enum { IGNORED_CLASS = -100 }; /* class of a missing label: the default of ignore_index */
 
 size_t clv_list_targets(const clv_session_config *c, clv_target_option ret[CLV_MAX_TARGETS]) {
   for (size_t i = 0; i < c->loss.n_targets; i++)
@@ -79,8 +79,8 @@ clv_code clv_targets_check_labelled(const clv_session_config *c, const clv_run_d
   return CLV_OK;
 }
 
-/* Notes that no record of a set has a label of a target, or that all labels of the target are one
- * class. */
+/* Notes that no record of a set has a label of a target, or that all labels of the target are the
+ * same class. */
 static void note_target(const char *key, const clv_dataset *ds, const clv_subset *rows,
                         size_t target, clv_bytes *notes) {
   const char *name = clv_dataset_target_name(ds, target);
@@ -163,7 +163,7 @@ double clv_target_label_weight(const clv_target_spec *s, float label) {
   return has_weight ? (double)(float)s->weight.items[(size_t)label] : 1;
 }
 
-/* Labels of one target in a micro-batch, and the place of its inputs. */
+/* Labels of one target in a micro-batch, and the width of the f32 input that gets them. */
 typedef struct target_rows {
   const clv_target_spec *spec;
   const float *y; /* label of the target in the first record of the batch */
@@ -189,9 +189,9 @@ static void fill_classes(const target_rows *r, int64_t *to) {
     to[i] = !isnan(label_of(r, i)) ? (int64_t)label_of(r, i) : ignores ? IGNORED_CLASS : 0;
 }
 
-/* Writes the mask columns of a target, as clv_target_inputs describes them. The factor follows from
- * the complete batch, so that the micro-batches together have the mean over its labelled
- * records. */
+/* Writes the mask columns of a target, as clv_target_inputs describes them. The factor is computed
+ * from the complete batch, so that the micro-batches together give the mean over the labelled
+ * records of the batch. */
 static void fill_mask(const target_rows *r, float *to) {
   size_t width = clv_target_mask_width(r->spec);
   double weight_sum = 0;

@@ -64,8 +64,8 @@ static clv_code check_frozen(const tied_layer *t, bool is_owner_frozen, clv_err 
 }
 
 /* Checks a tied weight in a stage with adapters. The stage freezes all parameters but adapters and
- * the modules that `lora.train` names, and it must freeze the tied weight exactly if the owner of
- * the weight is frozen. */
+ * the modules that `lora.train` names, and it must freeze the tied weight if and only if the owner
+ * of the weight is frozen. */
 static clv_code check_adapters(const tied_layer *t, const char *weight, bool is_owner_frozen,
                                clv_err *err) {
   const clv_stage_spec *s = &t->c->stages[t->stage], *owner_spec = &t->c->stages[t->owner_stage];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Refuses entries of data.inputs that no layer reads. The user expects an effect of such an entry,
- * such as that padding is ignored, and there would be none.
+ * Refuses entries of data.inputs that no layer reads. The user expects that such an entry has an
+ * effect, for example that padding is ignored, but it would have none.
  */
 #include <string.h>
 
@@ -36,8 +36,8 @@ static size_t list_input_names(const clv_blueprint *b, const char *names[MAX_INP
   return n;
 }
 
-/* True if data.inputs names the input. False for "ids", because a table's text gives its input this
- * name, whether the user names it or not. */
+/* True if data.inputs names the input. False for "ids", because a table's text gives this name to
+ * its input, whether the user names the input or not. */
 static bool is_in_data_inputs(const clv_data_config *d, const char *input) {
   for (size_t i = 0; i < d->inputs.n; i++)
     if (strcmp(d->inputs.items[i], input) == 0) return strcmp(input, "ids") != 0;
