@@ -18,7 +18,7 @@ typedef struct bbox_reader {
 /* ---- rotation of pages ----------------------------------------------------------------------- */
 
 /* Parses "Page 3 rot: 90". Metadata such as the title may look the same, but pdfinfo prints
- * metadata first, so the line with the rotation replaces its value. */
+ * metadata first, so the real rotation, which follows, replaces the value of such a line. */
 static bool read_rotation(const char *line, size_t *ret_page, long *ret_degrees) {
   char *rest;
   if (strncmp(line, "Page ", 5) != 0) return false;

@@ -149,7 +149,8 @@ static void append_messages(running_child *r, const char *data, size_t n) {
   clv_bytes_add(&r->messages, data, CLV_MIN(n, (size_t)MAX_MESSAGE_BYTES));
 }
 
-/* Reads one piece from a readable pipe of the child, and closes the pipe at its end. */
+/* Reads at most MAX_READ_BYTES from a pipe of the child that has data, and closes the pipe when the
+ * child has closed its end. */
 static void read_available_bytes(running_child *r, int *fd, clv_bytes *out) {
   char chunk[MAX_READ_BYTES];
   ssize_t n = read(*fd, chunk, sizeof chunk);

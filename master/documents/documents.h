@@ -124,7 +124,8 @@ void clv_windows_done(clv_windows *w);
  * label, all other tokens CLV_LABEL_IGNORED. Of the tokens that two windows share, the earlier
  * window labels the first half and the later window the second half, so every word counts once and
  * has context on both sides. As in LayoutLM, the first token and pads have the box 0, 0, 0, 0, and
- * the last token 1000 four times. CLV_INVALID: the stride does not fit. */
+ * the last token 1000 four times. CLV_INVALID: the stride is not smaller than the number of the
+ * page's tokens in a window. */
 clv_code clv_windows_make(const clv_page *page, const int32_t *labels, const clv_tokenizer *t,
                           const clv_window_options *o, clv_windows *ret,
                           clv_err *err) CLV_USE_RESULT;

@@ -33,7 +33,8 @@ static clv_code parse_tsv(const char *text, size_t len, const char *label,
   return clv_tsv_parse(text, len, label, ret, err);
 }
 
-/* -cropbox: prints only the visible part of a page. 10001: one page more than CLV_MAX_PAGES. */
+/* -cropbox: prints only the visible part of a page. 10001: last page that pdfinfo describes, one
+ * more than CLV_MAX_PAGES. */
 static const char *const pdf_args[] = {"pdftotext", "-bbox",        "-cropbox", "-enc",
                                        "UTF-8",     CLV_CHILD_FILE, "-",        NULL};
 static const char *const pdf_rotation_args[] = {"pdfinfo", "-f",           "1", "-l",

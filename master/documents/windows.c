@@ -42,7 +42,8 @@ static void put_token(clv_windows *w, size_t at, int32_t id, int32_t word, int32
   memcpy(w->boxes + 4 * at, box, 4 * sizeof *box);
 }
 
-/* Puts token i of the page at position `at`. labels NULL: another window labels this token. */
+/* Stores token i of the page at index `at` of the lists of *w. labels NULL: another window labels
+ * this token. */
 static void put_page_token(clv_windows *w, size_t at, const clv_page *page, const int32_t *labels,
                            const page_tokens *p, size_t i) {
   int32_t word = p->word_indices.at[i];

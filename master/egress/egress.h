@@ -41,23 +41,25 @@ enum {
   CLV_EGRESS_MAX_LINE = 8192, /* bytes of a line, without its newline */
   /* most attempts, rows, hops (transfers from worker to worker) or open allowances in a summary */
   CLV_EGRESS_MAX_ROWS = 65536,
-  CLV_EGRESS_MAX_STEPS = 64, /* most steps that one allowance covers */
-  CLV_EGRESS_ALLOWANCE_MS =
-      10000, /* age in ms at which the record takes back the unused bytes of an allowance */
+  /* most training steps whose bytes one allowance (a grant of bytes) covers */
+  CLV_EGRESS_MAX_STEPS = 64,
+  /* age in ms of an allowance (a grant of bytes) at which the record takes back its unused bytes */
+  CLV_EGRESS_ALLOWANCE_MS = 10000,
 };
 
 /* ---- lines of the egress record -------------------------------------------------------------- */
 
 typedef enum clv_egress_event {
   CLV_EGRESS_ATTEMPT = 1, /* a command began */
-  CLV_EGRESS_ALLOW,  /* an allowance: most bytes of a tensor that may leave from this line on */
-  CLV_EGRESS_SETTLE, /* the bytes that left under an allowance */
+  /* an allowance: grants a number of bytes of a tensor, which may be sent after this line */
+  CLV_EGRESS_ALLOW,
+  CLV_EGRESS_SETTLE, /* reports the bytes that were sent under an allowance (a grant of bytes) */
   /* direct transfer: a worker reports how many bytes it has sent to another worker */
   CLV_EGRESS_HOP,
   /* result of the look, which tries, before anything is sent, to reconstruct a few records from the
    * tensors that would be sent */
   CLV_EGRESS_LOOK,
-  CLV_EGRESS_END,   /* the command ended normally; every allowance is settled */
+  CLV_EGRESS_END,   /* the command ended normally; each allowance has its SETTLE line */
   CLV_EGRESS_EVENTS /* number of events, plus 1, because the first event is 1 */
 } clv_egress_event;
 
@@ -79,7 +81,8 @@ typedef enum clv_egress_kind {
 
 /* Returns the name of a kind in lines and pages, such as "activation". */
 const char *clv_egress_kind_name(clv_egress_kind kind);
-/* Returns true for WEIGHTS and STATE, which are sent by name and have no samples. */
+/* Returns true for WEIGHTS and STATE, whose tensors are sent by name and have no batch
+ * dimension. */
 bool clv_egress_is_state(clv_egress_kind kind);
 
 /* Key of a row of the egress record: sender, receiver and tensor. Allowances whose keys are equal
@@ -96,7 +99,8 @@ typedef struct clv_egress_key {
   char dtype[8];
   /* shape of a sample, without the batch; WEIGHTS and STATE: shape of the tensor */
   clv_shape shape;
-  /* the tensor has random numbers in place of records (trials of micro_batches: auto) */
+  /* the tensor has random numbers in place of records, because a trial of `micro_batches: auto`
+   * sends it */
   bool has_random_values;
 } clv_egress_key;
 
@@ -116,7 +120,7 @@ typedef struct clv_egress_line {
       uint64_t removed_bytes; /* bytes of a truncated last line that the attempt removed; 0: none */
     } start;
     struct {
-      uint64_t id; /* number of the allowance in its attempt, from 1 */
+      uint64_t id; /* number of the allowance (the grant of bytes) in its attempt, from 1 */
       clv_egress_key key;
       uint64_t bytes;      /* most bytes that may leave under the allowance */
       char expires_at[32]; /* latest time at which the record takes back the unused bytes */
@@ -160,24 +164,27 @@ typedef struct clv_egress_record clv_egress_record;
 typedef struct clv_egress_flow clv_egress_flow;
 
 /* Opens or creates the file, removes a truncated last line, appends an ATTEMPT line with
- * start_line->start and starts the thread that writes allowances ahead. CLV_DATA_LOSS: the file is
- * no valid record. On failure *ret is not set. */
+ * start_line->start and starts the thread that writes allowances (grants of bytes) before flows
+ * need them. CLV_DATA_LOSS: the file is no valid record. On failure *ret is not set. */
 clv_code clv_egress_open(const char *path, const clv_egress_line *start_line,
                          clv_egress_record **ret, clv_err *err) CLV_USE_RESULT;
-/* Settles all allowances, writes the END line and frees the record, even if writing fails. The
- * caller must have stopped all calls of clv_egress_charge. NULL is allowed. */
+/* Settles all allowances (writes how many bytes were sent), writes the END line and frees the
+ * record, even if writing fails. The caller must have stopped all calls of clv_egress_charge. NULL
+ * is allowed. */
 clv_code clv_egress_close(clv_egress_record *r, uint64_t exit_code, clv_err *err);
 
-/* Makes a flow, the balance of bytes that a row may still send. has_one_tensor: each
- * clv_egress_set_step_bytes announces one tensor, and clv_egress_write_ahead writes its allowance.
- * Otherwise the record's thread also writes the next allowance whenever half of one is used. */
+/* Makes the flow of a row of the record: its tensors and their balance, the bytes that may still be
+ * sent. has_one_tensor: each clv_egress_set_step_bytes announces one tensor, and
+ * clv_egress_write_ahead writes its allowance. Otherwise the record's thread also writes the next
+ * allowance whenever half of one is used. */
 clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *key, bool has_one_tensor,
                              clv_egress_flow **ret, clv_err *err) CLV_USE_RESULT;
 /* Sets the bytes that the flow needs for one step, one batch of an evaluation, or its one tensor.
- * If the balance is smaller, the next clv_egress_write_ahead writes an allowance. */
+ * If its balance (the bytes that may still be sent) is smaller, the next clv_egress_write_ahead
+ * writes an allowance. */
 void clv_egress_set_step_bytes(clv_egress_flow *f, uint64_t step_bytes);
-/* Writes allowances for all flows whose balance is smaller than their step needs. BLOCKS for a
- * write and an fdatasync. */
+/* Writes an allowance (a grant of bytes) for each flow whose balance is smaller than the bytes that
+ * its next step sends. BLOCKS for a write and an fdatasync. */
 clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) CLV_USE_RESULT;
 
 /* Takes `bytes` from the balance of the flow; call before a tensor is sent. If the balance is too
@@ -207,10 +214,11 @@ typedef struct clv_egress_attempt {
   bool has_ended;
   clv_egress_line end; /* END line of the attempt */
   uint64_t bytes;      /* most bytes that left the master: settled bytes plus unsettled_bytes */
-  uint64_t unsettled_bytes; /* bytes of allowances without a SETTLE, counted in full */
-  uint64_t n_tensors;       /* number of tensors sent under the settled allowances */
-  /* last_id: number of the last allowance; n_open_allowances: number of allowances without a
-   * SETTLE */
+  /* bytes of allowances (grants of bytes) without a SETTLE line, counted in full */
+  uint64_t unsettled_bytes;
+  uint64_t n_tensors; /* number of tensors sent under allowances that have a SETTLE line */
+  /* last_id: number of the last allowance; n_open_allowances: number of allowances without a SETTLE
+   * line, which reports the bytes sent */
   uint64_t last_id, n_open_allowances;
 } clv_egress_attempt;
 
@@ -218,8 +226,10 @@ typedef struct clv_egress_attempt {
 typedef struct clv_egress_row_sum {
   size_t attempt; /* index in `attempts` of the summary */
   clv_egress_key key;
-  uint64_t n_tensors, settled_bytes; /* tensors and bytes that left under settled allowances */
-  /* bytes of allowances without a SETTLE; some of these bytes may have been sent, too */
+  /* tensors and bytes that were sent under allowances with a SETTLE line */
+  uint64_t n_tensors, settled_bytes;
+  /* bytes of allowances without a SETTLE line (the report of the bytes sent); some of these bytes
+   * may have been sent, too */
   uint64_t unsettled_bytes;
   /* times of the first allowance and of the last line of the row */
   char first_time[32], last_time[32];
@@ -248,7 +258,7 @@ clv_code clv_egress_read(const char *path, clv_egress_summary *ret, clv_err *err
 /* As clv_egress_read, but reads `len` bytes at `data`. Errors name `label` as the path. */
 clv_code clv_egress_read_text(const void *data, size_t len, const char *label,
                               clv_egress_summary *ret, clv_err *err) CLV_USE_RESULT;
-void clv_egress_summary_done(clv_egress_summary *b); /* frees the lists of *b and zeroes it */
+void clv_egress_summary_done(clv_egress_summary *b); /* frees the lists of *b and zeroes *b */
 
 /* ---- the page, a report of an egress record -------------------------------------------------- */
 
@@ -285,9 +295,9 @@ typedef enum clv_finding {
 } clv_finding;
 
 /* A set of findings, one bit each. Of two sets with different worst findings, the set with the
- * worse one is the greater number. */
+ * worse finding is the greater number. */
 typedef unsigned clv_findings;
-enum { CLV_FINDINGS_TEXT_BYTES = 80 }; /* most bytes of clv_findings_format, with NUL */
+enum { CLV_FINDINGS_TEXT_BYTES = 80 }; /* most bytes that clv_findings_format writes, with NUL */
 
 /* Formats the words of a set, the worst first: "RAW INPUT, PICTURE"; "" for the empty set. Returns
  * buf. */
@@ -321,17 +331,17 @@ typedef struct clv_policy_tensor {
   clv_egress_kind kind;
   clv_findings findings; /* findings of the tensor */
   /* number of hiding layers (layers that mix by secret weights) at the master between the records
-   * or labels and the tensor, on the path with the fewest; CLV_POLICY_NO_PATH: the tensor depends
-   * on neither */
+   * or labels and the tensor, on the path with the fewest such layers; CLV_POLICY_NO_PATH: the
+   * tensor depends on neither */
   uint32_t n_hiding_layers;
   const char *worker, *identity; /* name and identity of the receiver */
   clv_dtype dtype;
   clv_shape shape; /* shape with the batch dimension, except WEIGHTS and STATE, which have none */
 } clv_policy_tensor;
 
-/* Opens the policy of this host, CLV_POLICY_FOLDER/CLV_POLICY_FILE. *ret NULL: this host has none.
- * Root must own the file and its folder, and no other user may be able to write to them. If the
- * process runs as root, the policy must also have a signature (common/net/tls) of a certificate
+/* Opens the policy of this host, CLV_POLICY_FOLDER/CLV_POLICY_FILE. *ret NULL: this host has no
+ * policy. Root must own the file and its folder, and no other user may be able to write to them. If
+ * the process runs as root, the policy must also have a signature (common/net/tls) of a certificate
  * under CLV_POLICY_CA. CLV_INVALID: a policy exists but fails one of these checks. No environment
  * variable, option or session key changes the path. */
 clv_code clv_policy_find(clv_policy **ret, clv_err *err) CLV_USE_RESULT;
@@ -339,7 +349,7 @@ void clv_policy_free(clv_policy *p); /* NULL is allowed */
 void clv_policy_freep(clv_policy **p);
 
 /* Return the policy's path, the SHA-256 of its bytes and its signer, for `plan` and the record.
- * Each returns "" for p NULL; the signer is also "" if the policy is not signed. */
+ * Each returns "" if p is NULL; the signer is also "" if the policy is not signed. */
 const char *clv_policy_path(const clv_policy *p);
 const char *clv_policy_sha256(const clv_policy *p);
 const char *clv_policy_approver(const clv_policy *p);
@@ -371,8 +381,9 @@ typedef struct clv_policy_look_result {
  * limit, or there is a limit and the attack did not run. p NULL permits everything. */
 clv_code clv_policy_check_look_result(const clv_policy *p, const clv_policy_look_result *r,
                                       clv_err *err) CLV_USE_RESULT;
-/* Returns the policy's max_read for an attack of the look, the largest share that it may read; 1:
- * there is no limit or no policy. reader: number of the attack, as in clv_policy_look_result. */
+/* Returns the policy's max_read for an attack of the look, the largest share that the attack may
+ * read; 1: there is no limit or no policy. reader: number of the attack, as in
+ * clv_policy_look_result. */
 double clv_policy_max_read_share(const clv_policy *p, int reader);
 
 /* Checks that programs on libcleave may connect to workers. CLV_INVALID: the policy refuses
@@ -432,7 +443,8 @@ clv_policy_tensor clv_egress_row_tensor(const clv_session_config *c, const clv_e
 /* Flow of a row of the egress table (the balance of bytes that may still be sent), and the sizes of
  * its tensors. */
 typedef struct clv_row_flow {
-  /* the flow; NULL for WEIGHTS, because each piece of state has a flow of its own */
+  /* flow of the row; NULL for WEIGHTS, because each piece of state has its own flow
+   * (clv_state_flow) */
   clv_egress_flow *flow;
   uint64_t sample_bytes;   /* bytes of a sample; packed sequences: bytes of the longest one */
   uint64_t position_bytes; /* bytes per position of packed sequences; 0: not packed */
@@ -494,7 +506,8 @@ clv_code clv_program_gate_new(const clv_session_config *config, clv_policy *poli
                               clv_egress_record *record, clv_program_gate **ret,
                               clv_err *err) CLV_USE_RESULT;
 void clv_program_gate_free(clv_program_gate *g); /* NULL is allowed */
-/* As cleave_declare. CLV_DENIED: the policy does not permit the row. */
+/* Adds a row to the gate, as cleave_declare says. CLV_DENIED: the policy does not permit the
+ * row. */
 clv_code clv_program_gate_declare(clv_program_gate *g, const cleave_declaration *declaration,
                                   clv_err *err) CLV_USE_RESULT;
 /* Begins an epoch of the policy's limit bytes_per_epoch. */
@@ -544,7 +557,8 @@ typedef enum clv_ledger_kind {
   CLV_LEDGER_KINDS    /* number of kinds, plus 1, because the first kind is 1 */
 } clv_ledger_kind;
 
-/* Something that is about to be sent to a worker, as the ledger lists it: a key or a tensor. */
+/* A key or a tensor that is about to be sent to a worker, in the form in which the ledger lists
+ * it. */
 typedef struct clv_ledger_item {
   clv_ledger_kind kind;
   clv_sha256 of;        /* digest of the key, of the parameter's name, or of the values */
@@ -557,7 +571,7 @@ typedef struct clv_ledger_entry {
 } clv_ledger_entry;
 
 typedef struct clv_ledger
-    clv_ledger; /* contents of the ledger's file at the time when it was read */
+    clv_ledger; /* contents of the ledger's file when clv_ledger_open has read it */
 
 /* Reads the ledger. A missing file reads as an empty ledger. CLV_PRECONDITION: the file cannot be
  * read; CLV_INVALID: other users may write to it; CLV_DATA_LOSS: it is damaged. The error text
@@ -584,11 +598,12 @@ clv_code clv_ledger_format_new_lines(const clv_ledger *l, const clv_ledger_item 
  * CLV_LEDGER_MAX_COMPACTED_ROWS rows, the compacted ledger omits a half, three quarters and so on
  * of the rows, chosen by their digests. Fewer rows of a tensor can then be recognised. */
 clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
-/* Appends lines for new items to the file and returns when the lines are on the disk. Errors as of
- * clv_ledger_open, and CLV_PRECONDITION: the file cannot be written or locked, or is full. */
+/* Appends lines for new items to the file and returns when the lines are on the disk. Returns the
+ * errors of clv_ledger_open, and CLV_PRECONDITION: the file cannot be written or locked, or is
+ * full. */
 clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) CLV_USE_RESULT;
 /* Checks that lines can be added, and creates a missing file with its first line, the head line.
- * Errors as of clv_ledger_add. */
+ * Returns the errors of clv_ledger_add. */
 clv_code clv_ledger_check_writable(clv_err *err) CLV_USE_RESULT;
 
 /* ---- digests that name tensors in the ledger (weights_sample.c) ------------------------------ */
@@ -625,17 +640,18 @@ typedef struct clv_weights_sample {
 bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_shape *shape);
 /* Adds bytes of the tensor, from byte `offset` on. The caller adds each byte once, in any order. */
 void clv_weights_sample_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);
-enum { CLV_SAMPLE_CHUNK_VALUES = 65536 }; /* values to read at once; adding one value takes 15 ns */
+/* number of values that callers read and add at once; adding one value takes 15 ns */
+enum { CLV_SAMPLE_CHUNK_VALUES = 65536 };
 clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
                                    clv_err *err) CLV_USE_RESULT;
 
 enum { CLV_N_SPREAD_MEANS = 8 }; /* number of means that describe a distribution */
 
-/* Describes the distribution of a tensor's values, whatever their order and scale. */
+/* Description of the distribution of a tensor's values, independent of their order and scale. */
 typedef struct clv_weights_moments {
   char kind[8];    /* "form": from the sample; "spread": from all values */
   size_t n_values; /* number of values of the tensor */
-  /* means that describe the distribution, each divided by the width of a cell.
+  /* means that describe the distribution, in units of the width of a cell (rounding interval).
    * clv_weights_moments_digest rounds the means down to whole cells, so that small differences of
    * weights do not change the digest */
   double means[CLV_N_SPREAD_MEANS];
@@ -684,10 +700,10 @@ size_t clv_row_hash_points(const clv_sha256 *row_hash);
 /* Frees the digests of a sample. NULL and a sample of zeros are allowed. */
 void clv_weights_sample_done(clv_weights_sample *s);
 
-/* Computes the digest of the moments after each mean is rounded down to a whole cell. If bit i of
- * neighbour_bits is set, mean i counts in the neighbouring cell that is nearest to the mean,
- * because rounding of the weights may have moved the mean out of that cell. *ret_is_near false: a
- * mean whose bit is set is too far from the neighbouring cell. */
+/* Computes the digest of the moments after each mean is rounded down to a whole cell (rounding
+ * interval). If bit i of neighbour_bits is set, mean i counts in the neighbouring cell that is
+ * nearest to the mean, because rounding of the weights may have moved the mean out of that cell.
+ * *ret_is_near false: a mean whose bit is set is too far from the neighbouring cell. */
 clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned neighbour_bits,
                                     clv_sha256 *ret, bool *ret_is_near,
                                     clv_err *err) CLV_USE_RESULT;
@@ -746,9 +762,9 @@ clv_code clv_ledger_hash_layer_key(const clv_key *seed, uint32_t layer, const ch
 clv_code clv_ledger_hash_module_key(const clv_key *key, clv_sha256 *ret,
                                     clv_err *err) CLV_USE_RESULT;
 
-/* Append to `reason` who knows the layer's key, or the values of the sample, and since when: "was
- * at 'spiffe://...' in an earlier session, by its key (2026-01-31)". Append nothing if no worker
- * knows the key or the values. */
+/* Append to `reason` which worker knows the layer's key, or the values of the sample, and since
+ * which date: "was at 'spiffe://...' in an earlier session, by its key (2026-01-31)". Append
+ * nothing if no worker knows the key or the values. */
 clv_code clv_ledger_explain_known_key(const clv_ledger *l, const clv_sha256 *of, clv_bytes *reason,
                                       clv_err *err) CLV_USE_RESULT;
 clv_code clv_ledger_explain_known_sample(const clv_ledger *l, const clv_weights_sample *s,

@@ -15,16 +15,16 @@
 
 #include "master/egress/egress.h"
 
-/* Kind of the row for each cleave_sending_kind. An input of the loss has kind LABELS instead of
- * INPUT (is_row_of_sending). The row of a piece of an optimiser's state is the WEIGHTS row of its
- * stage, as for a parameter. The gate never chooses the STATE row, which `plan` prints and
- * clv_blueprint_check_policy reads. A policy counts WEIGHTS and STATE as `weights`, and
- * find_state_flow tells the pieces apart. In program_gate.c a piece of an optimiser's state has
- * kind STATE. */
+/* Kind of the egress-table row to which a tensor of each cleave_sending_kind belongs. An input of
+ * the loss has kind LABELS instead of INPUT (is_row_of_sending). The row of a piece of an
+ * optimiser's state is the WEIGHTS row of its stage, as for a parameter. The gate never chooses the
+ * STATE row, which `plan` prints and clv_blueprint_check_policy reads. A policy counts WEIGHTS and
+ * STATE as `weights`, and find_state_flow tells the pieces apart. In program_gate.c a piece of an
+ * optimiser's state has kind STATE. */
 static const struct {
   clv_egress_kind kind;
-  const char *text;     /* words for such a tensor in messages */
-  bool has_input_index; /* a module has one row for each of its inputs */
+  const char *text;     /* words that name such a tensor in messages */
+  bool has_input_index; /* a module has one row of this kind for each of its inputs */
 } sending_kinds[] = {[CLEAVE_SENDING_LEAF] = {CLV_EGRESS_INPUT, "an input of", true},
                      [CLEAVE_SENDING_VALUE] = {CLV_EGRESS_ACTIVATION, "the output of", false},
                      [CLEAVE_SENDING_GRADIENT] = {CLV_EGRESS_GRADIENT, "a gradient for", false},
@@ -89,7 +89,8 @@ static clv_egress_flow *find_state_flow(clv_gate *g, const cleave_sending *s, in
   return NULL;
 }
 
-/* Refuses a tensor that matches no row, or a piece of state that the trainer has not announced. */
+/* Refuses a tensor that matches no row of the egress table, or a piece of state that the trainer
+ * has not announced. */
 static cleave_status deny_unplanned_tensor(const clv_gate *g, const cleave_sending *s,
                                            cleave_error *error) {
   clv_shape shape = {.rank = s->rank};

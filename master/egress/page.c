@@ -10,8 +10,9 @@
 
 #include "master/egress/egress_int.h"
 
-/* How many of the last lines are searched for a line that a row can join. A few lines suffice,
- * because the rows of weights that are sent together follow each other. */
+/* Number of lines, counted from the last one, that are searched for the line on which a row
+ * belongs. A few lines suffice, because the rows of weights that are sent together follow each
+ * other. */
 enum { N_RECENT_LINES = 64 };
 
 static void page_done(egress_page *p) {
@@ -21,8 +22,8 @@ static void page_done(egress_page *p) {
 
 /* ---- lines of the page ----------------------------------------------------------------------- */
 
-/* Returns true if row r of the record can join line s of the page: r is a row of weights or state,
- * and differs from the rows that the line already has at most in name, dtype and shape. */
+/* Returns true if row r of the record belongs on line s of the page, because a line has all rows of
+ * weights or state that agree in everything but name, dtype and shape. */
 static bool is_row_of_line(const egress_page_row *s, const clv_egress_row_sum *r) {
   const clv_egress_key *a = s->key, *b = &r->key;
   return s->attempt == r->attempt && a->kind == b->kind &&

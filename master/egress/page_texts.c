@@ -28,8 +28,8 @@ static void put_size(uint64_t bytes, clv_bytes *out) {
                    (unsigned long long)bytes);
 }
 
-/* unsettled_bytes: bytes of allowances without a SETTLE. The record cannot say how many of these
- * bytes were sent, so the printed sum is an upper limit. */
+/* unsettled_bytes: bytes of allowances (grants of bytes) without a SETTLE line. The record cannot
+ * say how many of these bytes were sent, so the printed sum is an upper limit. */
 void egress_format_bytes(uint64_t settled_bytes, uint64_t unsettled_bytes, clv_bytes *out) {
   if (unsettled_bytes) clv_bytes_puts(out, "at most ");
   put_size(settled_bytes + unsettled_bytes, out);

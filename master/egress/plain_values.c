@@ -10,7 +10,7 @@
 
 /* Fewest effective values of a row. A row has (sum of squares)^2 / (sum of 4th powers) effective
  * values: 1 if one value alone differs from 0, n if n values are equally large. A tensor hides
- * nothing if one of its rows has fewer. */
+ * nothing if one of its rows has fewer effective values than this. */
 static const double MIN_EFFECTIVE_VALUES = 1.1;
 
 static const char PLAIN_REASON[] =

@@ -174,7 +174,8 @@ clv_code clv_policy_check_release(const clv_policy *p, const char *layer, const 
 
 static const struct {
   const char *name;
-  /* offset in clv_policy_config of the position in the file of the key under max_read */
+  /* offset in clv_policy_config of the member with the position, in the policy file, of the
+   * attack's key in max_read */
   size_t pos_offset;
 } attack_rows[] = {{"pixels", offsetof(clv_policy_config, pixels_pos)},
                    {"tokens", offsetof(clv_policy_config, tokens_pos)},

@@ -56,7 +56,7 @@ static clv_code fail_open(const char *path, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "%s is not a plain file or folder", path);
 }
 
-/* Opens the folder. ret->fd -1: there is no such folder. */
+/* Opens the folder of the policy. ret->fd -1: there is no such folder. */
 static clv_code open_folder(const char *path, policy_folder *ret, clv_err *err) {
   struct stat st;
   *ret = (policy_folder){.path = path, .fd = -1};
@@ -89,8 +89,9 @@ static clv_code read_all(int fd, const char *path, clv_bytes *ret, clv_err *err)
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for %s", path) : CLV_OK;
 }
 
-/* Reads a file of the folder through the folder's descriptor, whose owner was checked, so that the
- * folder cannot be exchanged in between. *ret_exists false: there is no such file. */
+/* Reads a file of the policy's folder. Opens it through the descriptor of the folder, whose owner
+ * the caller has checked, so that no other user can exchange the folder in between. *ret_exists
+ * false: there is no such file. */
 static clv_code read_file(const policy_folder *f, const char *name, bool *ret_exists,
                           clv_bytes *ret, clv_err *err) {
   CLV_AUTO(fd_done) int fd = openat(f->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);

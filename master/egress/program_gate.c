@@ -31,8 +31,8 @@ typedef struct declared_row {
       name[CLV_EGRESS_MAX_NAME + 1];
 } declared_row;
 
-/* The tensors of one row of the egress record, and their balance, the bytes that may still be
- * sent. */
+/* A row of the egress record: its key (receiver and tensor), and its flow, which counts the bytes
+ * that may still be sent. */
 typedef struct tensor_flow {
   clv_egress_key key;
   clv_egress_flow *flow;
@@ -44,11 +44,12 @@ struct clv_program_gate {
   clv_egress_record *record; /* egress record of the program; NULL: none */
   declared_row **rows;       /* [n_rows] in the order of their declaration */
   size_t n_rows;
-  tensor_flow *flows; /* [n_flows] tensors and balances of the rows of the record */
+  tensor_flow *flows; /* [n_flows] rows of the record, each with the bytes that may still be sent */
   size_t n_flows;
   /* index in `flows` of the flow that was charged last; a search begins there */
   size_t last_found_flow;
-  /* first refusal by row or policy, after which no tensor is sent; code CLV_OK: none */
+  /* first refusal of a tensor, by its row or by the policy; after it no tensor is sent any more;
+   * code CLV_OK: no tensor was refused */
   clv_err refusal;
 };
 
@@ -226,7 +227,7 @@ static clv_code fill_row(const clv_program_gate *g, const cleave_declaration *d,
 }
 
 /* Returns a description of the largest tensor that the row permits. If the row does not limit the
- * number of samples, the tensor has one sample. */
+ * number of samples, the description has one sample. */
 static cleave_sending make_sending_of_row(const declared_row *r) {
   const cleave_declaration *d = &r->declaration;
   cleave_sending s = {.kind = d->kind,
@@ -343,7 +344,7 @@ cleave_status clv_program_gate_compare_findings(clv_program_gate *g, const cleav
 
 /* ---- policy and record of a sent tensor ------------------------------------------------------ */
 
-/* Sets the name of a row of the record: the tensor and its findings. */
+/* Sets the name of a row of the record, which names the tensor and its findings. */
 static void set_key_name(const cleave_sending *s, const declared_row *r, clv_egress_key *ret) {
   char findings_text[CLV_FINDINGS_TEXT_BYTES], index_text[40] = "";
   bool is_leaf = s->kind == CLEAVE_SENDING_LEAF;
@@ -378,8 +379,9 @@ static void make_key(const clv_program_gate *g, const cleave_sending *s, const d
   memcpy(ret->shape.dim, s->shape + first_dim, (size_t)ret->shape.rank * sizeof *s->shape);
 }
 
-/* Adds a flow (balance of bytes that may be sent) to the record. The first allowance of the flow
- * covers this tensor or, for a piece of state that is sent in several parts, the complete piece. */
+/* Adds a flow (balance of bytes that may be sent) to the record. The flow's first allowance (grant
+ * of bytes) covers the tensor `s` or, for a piece of state that is sent in several parts, the
+ * complete piece. */
 static clv_code add_flow(clv_program_gate *g, const clv_egress_key *key, const cleave_sending *s,
                          clv_err *err) {
   bool is_state = s->kind == CLEAVE_SENDING_WEIGHTS;

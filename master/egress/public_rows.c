@@ -46,8 +46,11 @@ enum {
    * (MIN_SIMPLE_LONG_ROWS, or MIN_SIMPLE_ROWS columns) make a tensor public */
   MIN_LONG_ROW_VALUES = 8,
   MIN_ROW_VALUES = 4, /* fewest values of a row that is examined; every shorter row is simple */
-  MIN_SIMPLE_LONG_ROWS = 2, /* simple long rows that make a tensor public */
-  MIN_SIGN_ROWS = 8,        /* orthogonal rows of one absolute value that make a tensor public */
+  /* number of simple (made from few numbers) long rows that makes a tensor public */
+  MIN_SIMPLE_LONG_ROWS = 2,
+  /* number of orthogonal rows that makes a tensor public, if the values in each row differ only in
+   * sign */
+  MIN_SIGN_ROWS = 8,
   /* fewest simple rows, or long simple columns, that make a tensor public if at least half of all
    * rows, or columns, are simple */
   MIN_SIMPLE_ROWS = 3
@@ -178,7 +181,8 @@ static size_t count_free_numbers(const float *v, size_t n, double tolerance, flo
 /* ---- counting the simple rows of a tensor ---------------------------------------------------- */
 
 typedef struct row_counts {
-  /* rows that are not 0; simple rows; simple rows with MIN_LONG_ROW_VALUES values or more */
+  /* number of rows that are not 0; of simple rows, which follow from few numbers; of simple rows
+   * with MIN_LONG_ROW_VALUES values or more */
   size_t n_rows, n_simple, n_long_simple;
 } row_counts;
 

@@ -50,7 +50,8 @@ struct clv_egress_flow {
   /* The fields below are under the record's lock. */
   uint64_t awaited_bytes;   /* bytes that a blocked clv_egress_charge waits for; 0: none waits */
   uint64_t unwritten_bytes; /* bytes of an allowance whose line is not on the disk yet; 0: none */
-  uint64_t allowance_steps; /* steps that the last allowance covered; 0: no allowance yet */
+  /* training steps that the last allowance covered; 0: no allowance yet */
+  uint64_t allowance_steps;
   /* granted_bytes: bytes of all allowances; settled_bytes, settled_tensors: bytes and tensors that
    * were sent under settled allowances */
   uint64_t granted_bytes, settled_bytes, settled_tensors;
@@ -161,7 +162,8 @@ static void append_record_line(clv_egress_record *r, clv_egress_line *l) {
 static uint64_t load_atomic(const uint64_t *v) { return __atomic_load_n(v, __ATOMIC_SEQ_CST); }
 static void store_atomic(uint64_t *v, uint64_t to) { __atomic_store_n(v, to, __ATOMIC_SEQ_CST); }
 
-/* Settles the oldest open allowance. bytes: number of bytes that were sent under it. */
+/* Settles the oldest open allowance (grant of bytes). bytes: number of bytes that were sent under
+ * this allowance. */
 static void settle_oldest_allowance(clv_egress_flow *f, uint64_t bytes) {
   clv_egress_line l = {.event = CLV_EGRESS_SETTLE};
   uint64_t n_tensors = load_atomic(&f->n_tensors);
@@ -176,8 +178,8 @@ static void settle_oldest_allowance(clv_egress_flow *f, uint64_t bytes) {
           f->n_open_allowances * sizeof *f->open_allowances);
 }
 
-/* Settles each open allowance whose bytes are used up: formats a SETTLE line with the bytes that
- * were sent. */
+/* Settles each open allowance (grant of bytes) whose bytes are used up: formats a SETTLE line with
+ * the bytes that were sent. */
 static void settle_used_allowances(clv_egress_flow *f) {
   uint64_t taken_bytes = f->granted_bytes - load_atomic(&f->balance);
   while (f->n_open_allowances && f->settled_bytes + f->open_allowances[0].bytes <= taken_bytes)
@@ -193,8 +195,8 @@ static void take_back_balance(clv_egress_flow *f) {
         f, CLV_MIN(f->open_allowances[0].bytes, f->granted_bytes - f->settled_bytes));
 }
 
-/* Returns the number of steps that the next allowance covers, so that an allowance lasts a few
- * seconds. */
+/* Returns the number of training steps that the next allowance (grant of bytes) covers, so that an
+ * allowance lasts a few seconds. */
 static uint64_t next_allowance_steps(const clv_egress_flow *f, uint64_t now_ns) {
   uint64_t age_ms =
       f->n_open_allowances
@@ -206,8 +208,8 @@ static uint64_t next_allowance_steps(const clv_egress_flow *f, uint64_t now_ns) 
   return age_ms < SLOW_USE_MS ? f->allowance_steps : CLV_MAX(f->allowance_steps / 2, 1u);
 }
 
-/* Formats the next allowance of a flow. The caller calls add_unwritten_to_balance when the line is
- * on the disk. */
+/* Formats the line of a flow's next allowance (grant of bytes). The caller calls
+ * add_unwritten_to_balance when the line is on the disk. */
 static void format_allowance_line(clv_egress_flow *f, uint64_t now_ns) {
   clv_egress_record *r = f->record;
   clv_egress_line l = {.event = CLV_EGRESS_ALLOW};
@@ -239,7 +241,8 @@ static bool needs_allowance(const clv_egress_flow *f) {
          f->n_open_allowances < MAX_OPEN_ALLOWANCES;
 }
 
-/* Formats an allowance for each flow that needs one. Returns true if there was any. */
+/* Formats an allowance (grant of bytes) for each flow that needs one. Returns true if any flow
+ * did. */
 static bool format_needed_allowances(clv_egress_record *r) {
   uint64_t now_ns = clv_now_ns();
   bool has_new_allowances = false;
@@ -252,8 +255,8 @@ static bool format_needed_allowances(clv_egress_record *r) {
   return has_new_allowances;
 }
 
-/* Writes the allowances that flows need, together with SETTLE lines for allowances that are used
- * up. Caller holds the record's lock. */
+/* Writes the allowances (grants of bytes) that flows need, together with SETTLE lines for
+ * allowances that are used up. Caller holds the record's lock. */
 static clv_code write_ahead(clv_egress_record *r, clv_err *err) {
   bool has_new_allowances = format_needed_allowances(r);
   if (!has_new_allowances && r->first_failure.code == CLV_OK) return CLV_OK;
@@ -338,8 +341,9 @@ void clv_egress_set_step_bytes(clv_egress_flow *f, uint64_t step_bytes) {
 
 /* ---- the thread that writes allowances ------------------------------------------------------- */
 
-/* Takes back the balance of each flow that has an allowance of age CLV_EGRESS_ALLOWANCE_MS. Returns
- * the clv_now_ns time at which the next allowance reaches that age. */
+/* Takes back the balance (the bytes that may still be sent) of each flow that has an allowance of
+ * age CLV_EGRESS_ALLOWANCE_MS. Returns the clv_now_ns time at which the next allowance reaches that
+ * age. */
 static uint64_t take_back_old_allowances(clv_egress_record *r) {
   const uint64_t period_ns = (uint64_t)CLV_EGRESS_ALLOWANCE_MS * 1000000u;
   uint64_t now_ns = clv_now_ns(), next_ns = now_ns + period_ns;

@@ -16,7 +16,7 @@ typedef enum line_field_kind { WHOLE_NUMBER, TEXT, FLAG, SHAPE, EGRESS_KIND } li
 typedef struct line_field {
   const char *key;
   line_field_kind kind;
-  /* offset: place of the field in clv_egress_line; size: bytes of a TEXT with its NUL */
+  /* offset: byte offset of the field in clv_egress_line; size: bytes of a TEXT with its NUL */
   size_t offset, size;
   bool is_optional; /* a TEXT that older records lack; the formatter omits the field if it is "" */
 } line_field;

@@ -29,15 +29,15 @@
 
 enum {
   N_SUMS = 16,
-  MAX_POINTS_PER_LINE = 256, /* most values of a row that its digest is made of */
+  MAX_POINTS_PER_LINE = 256, /* most values of a row or column from which its digest is made */
   MAX_LINES = 1 << 17,       /* most rows, and most columns, that have digests */
-  /* fewest values that are not 0 of a row whose digest alone proves a match; for rows with fewer
-   * values that are not 0, four digests must agree */
+  /* a row with at least this many values other than 0 is recognised by its digest alone; of rows
+   * with fewer such values, four digests must agree */
   MIN_LONG_LINE_VALUES = 8,
-  MIN_NONZERO_VALUES = 4 /* fewest values that are not 0 of a row with a digest */
+  MIN_NONZERO_VALUES = 4 /* a row with fewer values other than 0 has no digest */
 };
 static const double SUM_CELL_SIZE = 0.1;
-/* fewest effective values of a row with a digest: (sum of squares)^2 / (sum of 4th powers) */
+/* a row with fewer effective values, (sum of squares)^2 / (sum of 4th powers), has no digest */
 static const double MIN_EFFECTIVE_VALUES = 2;
 
 /* Sums over the values of one row or column, from which its digest is made. */
@@ -72,7 +72,7 @@ void clv_row_digests_free(clv_row_digests *d) {
 
 /* ---- sums of a row times random factors ------------------------------------------------------ */
 
-/* random factors by which the values of a line are multiplied */
+/* random factors by which the values of a line (row or column) are multiplied */
 static float random_factors[MAX_POINTS_PER_LINE][N_SUMS];
 static pthread_once_t random_factors_once = PTHREAD_ONCE_INIT;
 
@@ -86,13 +86,13 @@ static size_t count_points(const axis *a) {
   return CLV_MIN(a->length, (size_t)MAX_POINTS_PER_LINE);
 }
 
-/* Returns the index in a line of point i. The points are the values of a line of which its digest
- * is made. */
+/* Returns the index of point i in a line (row or column). The points are the values of a line from
+ * which its digest is made. */
 static size_t point_index(const axis *a, size_t i) {
   return a->length <= MAX_POINTS_PER_LINE ? i : i * a->length / MAX_POINTS_PER_LINE;
 }
 
-/* Returns the first point of a line whose point_index is `index` or more. */
+/* Returns the first point of a line (row or column) whose point_index is `index` or more. */
 static size_t find_first_point_from(const axis *a, size_t index) {
   return a->length <= MAX_POINTS_PER_LINE
              ? index
@@ -160,7 +160,7 @@ static clv_code compute_line_digest(const line_sums *l, clv_sha256 *ret, bool *r
   return CLV_OK;
 }
 
-/* Makes the digests of all lines and keeps the max_digests smallest ones. */
+/* Makes the digests of all lines (rows or columns) and keeps the max_digests smallest ones. */
 static clv_code make_digests(axis *a, size_t max_digests, clv_err *err) {
   size_t n = 0, n_distinct = 0;
   bool has_digest;

@@ -47,7 +47,7 @@ bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_
   return true;
 }
 
-/* Returns the index of the first value of a part. */
+/* Returns the index in the tensor of the first value of a part of the sample. */
 static size_t part_begin_index(const clv_weights_sample *s, size_t part) {
   return s->n_parts == 1 ? 0 : part * (s->n_values - s->part_len) / (s->n_parts - 1);
 }

@@ -42,7 +42,7 @@ static const char style_sheet[] =
     "@media print{:root{--bg:#fff;--fg:#000;--dim:#444;--line:#aaa;--note:#fff}"
     "body{max-width:none;padding:0}figure,table{break-inside:avoid}.wide{overflow:visible}}";
 
-/* ---- small parts of the page ----------------------------------------------------------------- */
+/* ---- small parts of the report page ---------------------------------------------------------- */
 
 /* Returns the last part of the folder's path. It names the run on the page, because runs of one
  * session differ in their folders. */
@@ -129,7 +129,7 @@ static const page_scores *test_or_interval_scores(const page_run *r) {
   return r->test_scores.is_set ? &r->test_scores : &r->interval_scores;
 }
 
-/* Appends a row for each value of an evaluation, or of one of its targets. */
+/* Appends a table row for each score of an evaluation, or of one of its targets. */
 static void put_value_rows(clv_bytes *out, const page_scores *named_scores, const page_run *runs,
                            size_t n) {
   for (size_t i = 0; i < named_scores->n_values; i++) {
@@ -423,7 +423,7 @@ static clv_code put_run(clv_bytes *out, const page_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- putting the page together --------------------------------------------------------------- */
+/* ---- putting the report page together -------------------------------------------------------- */
 
 static clv_code put_head(clv_bytes *out, const page_run *runs, size_t n, clv_err *err) {
   clv_bytes_puts(out,

@@ -13,7 +13,7 @@
 #include "master/page/page.h"
 
 enum {
-  /* most points kept of a curve; a longer curve keeps every 2nd, 4th, ... */
+  /* most points kept of a curve; a longer curve keeps every 2nd, 4th or 8th point, and so on */
   PAGE_MAX_POINTS = 1024,
   PAGE_MAX_VALUES = 32,        /* most scores of an evaluation */
   PAGE_MAX_CLASSES = 1024,     /* most classes of an evaluation */
@@ -77,7 +77,7 @@ typedef struct page_run {
   clv_egress_summary egress;
   bool has_egress;
   page_series train_loss, validation_loss, validation_accuracy; /* x: step */
-  /* scores of the run's newest test; scores of `eval --intervals` */
+  /* scores of the run's newest test; scores that `eval --intervals` computed */
   page_scores test_scores, interval_scores;
   page_worst_record worst_records[PAGE_MAX_WORST_RECORDS];
   size_t n_worst_records;

@@ -18,8 +18,8 @@ typedef struct backward_walk {
   const clv_graph *g;
   const clv_weight_secrecy *layer_secrecy;
   reach_set_pool pool;
-  /* [n_nodes] gradient of each node, for the profiles REACH_PROFILE_EXPOSED and
-   * REACH_PROFILE_NARROW */
+  /* [n_nodes] gradient of each node, for the profiles (rules that choose among paths)
+   * REACH_PROFILE_EXPOSED and REACH_PROFILE_NARROW */
   reach_value *grads[REACH_PROFILE_WIDE];
 } backward_walk;
 
@@ -62,8 +62,8 @@ static void replace_absent_by_zero(reach_value *v) {
     if (v->elements[i] == REACH_ABSENT_ELEMENT) v->elements[i] = REACH_ZERO_ELEMENT;
 }
 
-/* Adds the gradient that node k passes to its input i to the gradients from other readers of that
- * input. */
+/* Adds the gradient that node k passes to its input i to the gradients from other nodes that read
+ * that input. */
 static clv_code pass_gradient_back(backward_walk *w, int k, int i, int p, clv_reach *layer_result,
                                    clv_err *err) {
   const clv_node *n = &w->g->nodes[k];

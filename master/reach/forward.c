@@ -24,7 +24,7 @@ static void walk_done(reach_walk *w) {
   free(w->results);
 }
 
-/* ---- places of the inputs -------------------------------------------------------------------- */
+/* ---- places (pixels, steps, tokens or features) of the inputs -------------------------------- */
 
 static bool is_input(const reach_walk *w, int k) { return w->g->nodes[k].op == CLV_OP_INPUT; }
 static bool is_known(const reach_walk *w, int k) { return w->is_known && w->is_known[k]; }
@@ -41,9 +41,9 @@ static int find_channel_axis(const reach_walk *w, const clv_shape *s) {
   return s->rank < 3 || n == 1 ? 0 : axis;
 }
 
-/* Returns the node that reshapes flat values [N, n] to a shape with places, if no node before it
- * moves or mixes the values; -1: there is none. Sets *ret_is_only_reader to false if another node
- * reads the flat values. */
+/* Returns the node that reshapes flat values [N, n] to a shape with places (such as pixels), if no
+ * node before it moves or mixes the values; -1: there is none. Sets *ret_is_only_reader to false if
+ * another node reads the flat values. */
 static int find_reshaping_node(const clv_graph *g, int k, bool *ret_is_only_reader) {
   int found_node = -1;
   for (int m = k + 1; m < g->n_nodes; m++)
@@ -61,8 +61,8 @@ static int find_reshaping_node(const clv_graph *g, int k, bool *ret_is_only_read
   return found_node;
 }
 
-/* Returns the node whose shape gives the places of an input: the input itself if the input is not
- * flat, else the node that reshapes the input. */
+/* Returns the node whose shape gives the places (pixels, steps, tokens) of an input: the input
+ * itself if the input is not flat, else the node that reshapes the input. */
 static int find_shape_node(const clv_graph *g, int k, bool *ret_is_only_reader) {
   const clv_node *n = &g->nodes[k];
   bool is_flat = n->op == CLV_OP_INPUT && n->dtype != CLV_I64 && n->shape.rank == 2;
@@ -83,16 +83,16 @@ static clv_shape get_place_shape(const reach_walk *w, int k) {
                           w->uses_reshaped_places ? find_shape_node(w->g, k, &is_only_reader) : k);
 }
 
-/* Returns the number of places of an input. An input of integers has one place for each index of
- * the first dimension after the batch. */
+/* Returns the number of places (pixels, steps, tokens or features) of an input. An input of
+ * integers has one place for each index of the first dimension after the batch. */
 static int64_t count_input_places(const reach_walk *w, int k) {
   clv_shape s = get_place_shape(w, k);
   if (has_integer_values(w, k)) return s.rank > 1 ? s.dim[1] : 1;
   return count_shape_places(&s, find_channel_axis(w, &s));
 }
 
-/* True if the input has data of tokens, such as their boxes, which belong to the places of the
- * tokens. */
+/* True if the input describes the tokens, for example by their boxes, so that its elements belong
+ * to the places of the tokens. */
 static bool has_token_places(const reach_walk *w, int k) {
   clv_shape s = get_place_shape(w, k);
   if (has_integer_values(w, k)) return s.rank > 1 && s.dim[1] == w->n_token_places;
@@ -123,8 +123,9 @@ static int64_t count_places(reach_walk *w) {
   return n;
 }
 
-/* Makes the elements of an input, one for each place; `first_place` is the number of the first
- * place. All channels of a place share one element, because the channels of a place count once. */
+/* Makes the elements of an input, one for each place (pixel, step, token or feature); `first_place`
+ * is the number of the first place. All channels of a place share one element, because the channels
+ * of a place count once. */
 static clv_code fill_reshaped_input(reach_walk *w, int k, int64_t first_place, reach_value *ret,
                                     clv_err *err) {
   *ret = (reach_value){.shape = get_place_shape(w, k)};
@@ -194,9 +195,9 @@ static void find_origin_node(reach_walk *w, int k) {
 
 /* ---- values of one node ---------------------------------------------------------------------- */
 
-/* Marks elements of an embedding at the master. The embedding of a token has the token's place, and
- * hides nothing; its features are different functions of the token. An embedding at a worker counts
- * as the token itself. */
+/* Sets REACH_FLAG_TOKEN in the elements of an embedding at the master. The embedding of a token
+ * hides nothing of the token; its features are different functions of the token. Leaves an
+ * embedding at a worker as it is, because it counts as the token itself. */
 static void mark_tokens(const reach_walk *w, int k, reach_value *v) {
   const clv_op_def *def = clv_op_def_of(w->g->nodes[k].op);
   int last_axis = v->shape.rank - 1;
@@ -222,7 +223,8 @@ static reach_element get_constant_element(const reach_walk *w, int k) {
 }
 
 /* False if node k is attention whose values are the same for all keys. The output is a mean of the
- * values, so the scores then have no effect on it. p: the profile. */
+ * values, so the scores then have no effect on the output. p: the profile, the rule that chooses
+ * one of several paths. */
 static bool has_effective_scores(const reach_walk *w, int k, int p) {
   const clv_node *n = &w->g->nodes[k];
   if (n->op != CLV_OP_ATTENTION) return true;
@@ -269,8 +271,8 @@ static bool are_equal_values(const reach_value *a, const reach_value *b) {
          memcmp(a->elements, b->elements, reach_value_element_count(a) * sizeof *a->elements) == 0;
 }
 
-/* True if all profiles of the value of node k are equal, because no two paths meet in it or before
- * it. */
+/* True if all profiles (exposed, narrow, wide) of the value of node k are equal, because no two
+ * paths from the record meet in node k or before it. */
 static bool has_equal_profiles(const reach_walk *w, int k) {
   const clv_node *n = &w->g->nodes[k];
   bool are_equal = n->n_in < 2 || n->op == CLV_OP_CONCAT;
@@ -355,7 +357,8 @@ static clv_code walk_under_assumption(const reach_walk *as, clv_reach *ret, clv_
 /* ---- assumptions about the position of channels ---------------------------------------------- */
 
 /* True if every reader of the value of node k implies that the channels are at `position`. A reader
- * that treats each element by itself implies nothing; its own readers count then. */
+ * that treats each element by itself implies nothing; instead of it, the nodes that read its output
+ * must imply `position`. */
 static bool are_channels_at(const clv_graph *g, int k, reach_channel_position position) {
   bool has_reader = false;
   for (int m = k + 1; m < g->n_nodes; m++)
@@ -397,8 +400,8 @@ static reach_assumptions list_assumptions(const clv_graph *g) {
   return ret;
 }
 
-/* Walks the graph under each assumption about its inputs. For each node the worst result is
- * kept. */
+/* Walks the graph under each assumption about its inputs. Keeps, for each node, the result that
+ * shows most of the records. */
 static clv_code walk_under_all_assumptions(const reach_walk *as, clv_reach *ret, clv_err *err) {
   const reach_assumptions r = list_assumptions(as->g);
   reach_walk w = *as;

@@ -22,8 +22,9 @@ void reach_describe_op(const clv_graph *g, int node, clv_op_site *ret) {
   }
 }
 
-/* Sets the number of sums that the layer makes of the same places (s->n_sums), and the axis along
- * which these sums are: axis 1 for convolutions, the last axis for all other ops. */
+/* Sets the number of sums that the layer makes of the same places (s->n_sums), and the axis of the
+ * result along which these sums follow each other: axis 1 for convolutions, the last axis for all
+ * other ops. */
 static void set_sums(const clv_graph *g, int k, int node, reach_step *s) {
   const clv_node *n = &g->nodes[k];
   clv_shape shape = reach_node_shape(g, node);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes one step of the analysis (reach_propagate): from the elements of an input, those that it
- * contributes to an output, or backwards, from the elements of an output's gradient, those that it
- * contributes to an input's gradient. Each element of the result is a sum of elements of the
- * source; the op's relation (reach_relation) says of which.
+ * Computes one step of the analysis (reach_propagate): from the elements of an input, the elements
+ * that this input contributes to an output; or backwards, from the elements of an output's
+ * gradient, the elements that this gradient contributes to an input's gradient. Each element of the
+ * result is a sum of elements of the source; the op's relation (reach_relation) says of which.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -35,15 +35,15 @@ static int64_t greatest_common_divisor(int64_t a, int64_t b) {
 }
 
 /* Returns the windows (outputs of a convolution or pooling) that read index x: all w with
- * w * stride - pad + u * dilation = x for some index u of the kernel. Stride and dilation determine
- * the distance between these u, and so the distance between the windows. */
+ * w * stride - pad + u * dilation = x for some index u of the kernel. The indexes u of two such
+ * windows differ by a multiple of kernel_period, and the windows by a multiple of `step`. */
 static index_run get_reading_windows(const reach_axis *a, int64_t x, int64_t extent) {
   int64_t divisor = greatest_common_divisor(a->stride, a->dilation), u = 0,
-          kernel_distance = a->stride / divisor;
-  while (u < CLV_MIN(a->kernel, kernel_distance) && (x + a->pad - u * a->dilation) % a->stride) u++;
-  if (u == CLV_MIN(a->kernel, kernel_distance)) return (index_run){0};
-  int64_t n = (a->kernel - 1 - u) / kernel_distance + 1, step = a->dilation / divisor;
-  /* the smallest u of the kernel belongs to the last window */
+          kernel_period = a->stride / divisor;
+  while (u < CLV_MIN(a->kernel, kernel_period) && (x + a->pad - u * a->dilation) % a->stride) u++;
+  if (u == CLV_MIN(a->kernel, kernel_period)) return (index_run){0};
+  int64_t n = (a->kernel - 1 - u) / kernel_period + 1, step = a->dilation / divisor;
+  /* the last window that reads x reads it at the smallest such u */
   int64_t last = (x + a->pad - u * a->dilation) / a->stride;
   return clip_run(last - (n - 1) * step, step, n, extent);
 }
@@ -64,7 +64,7 @@ static index_run get_block_indexes(int64_t target_block_size, int64_t source_blo
 }
 
 /* Returns the index of the source whose element a flip or roll moves to index x; backwards, the
- * index to which it moves the element at x. */
+ * index to which the flip or roll moves the element at x. */
 static index_run get_flipped_or_rolled_index(const reach_axis *a, bool is_backward, int64_t x,
                                              int64_t extent) {
   int64_t at = is_backward ? (x - a->a) * a->b : a->a + a->b * x;
@@ -87,8 +87,8 @@ static index_run get_resampled_indexes(const reach_axis *a, bool is_backward, in
   return clip_run(first, 1, n, extent);
 }
 
-/* Returns the indexes along an axis of the source, which has `extent` indexes, from which index x
- * of the target is made. */
+/* Returns the indexes along an axis of the source (which has `extent` indexes) whose elements the
+ * op uses for the target's elements at index x. */
 static index_run get_source_indexes(const reach_axis *a, bool is_backward, int64_t x,
                                     int64_t extent) {
   switch (a->index_relation) {
@@ -176,10 +176,10 @@ static bool sums_siblings(const reach_step *s) {
   return true;
 }
 
-/* Largest share of outputs that may sum a single place, among the outputs for which dropout keeps
- * any place. Of n places with c elements each, dropout with rate p drops a place with probability
- * l = p^c (place_loss_chance), all places with l^n (all_loss_chance), and all but one with
- * n * (1 - l) * l^(n - 1) (single_place_chance). */
+/* Largest fraction of outputs that may sum a single place, among the outputs for which dropout
+ * keeps any place. Of n places with c elements each, dropout with rate p drops a place with
+ * probability l = p^c (place_loss_chance), all places with l^n (all_loss_chance), and all but one
+ * with n * (1 - l) * l^(n - 1) (single_place_chance). */
 static const double MAX_SINGLE_PLACE_SHARE = 0.02;
 
 static bool leaves_two_places(double dropout_rate, int64_t n_places, int64_t n_elements_per_place) {
@@ -194,7 +194,8 @@ static bool is_safe_from_dropout(const reach_step *s, const element_sum *b, uint
   int64_t n_places = is_unmixed ? CLV_MIN(reach_set_place_count(s->pool, set_number), b->n) : b->n;
   int64_t n_elements_per_place =
       is_unmixed ? CLV_MAX(CLV_MIN(b->n / n_places, s->from->n_elements_per_place), 1) : 1;
-  /* the elements are hidden already, so it does not matter how many places dropout leaves */
+  /* secret weights hide the elements already, so it does not matter how many places dropout
+   * leaves */
   if (!(b->flags & (REACH_FLAG_UNMIXED | REACH_FLAG_MIXED))) return true;
   return leaves_two_places(s->from->dropout_rate, n_places, n_elements_per_place);
 }
@@ -208,9 +209,10 @@ static bool sums_two_places(const reach_step *s, const element_sum *b, uint32_t 
          (s->places_are_outputs || reach_set_place_count(s->pool, set_number) > 1);
 }
 
-/* Returns the set of places to store for an element. A mixed element that is made of at least half
- * of the places, or a hidden one, gets the set of all places, because it does not matter which of
- * many places it has. */
+/* Returns the set of places to store for an element. The set of all places replaces the set of an
+ * element that every path mixes, if it has at least half of the places. In the analysis of labels
+ * and in the widest profile it replaces, instead, the set of an element that secret weights hide.
+ * In both cases it does not matter which places the element has. */
 static uint32_t choose_stored_set(const reach_step *s, unsigned flags, uint32_t set_number) {
   bool is_hidden = !(flags & (REACH_FLAG_UNMIXED | REACH_FLAG_MIXED));
   if (s->places_are_outputs || s->is_widest)
@@ -329,7 +331,8 @@ static reach_element gather_element(reach_step *s, const int64_t *index, const i
                                          : REACH_ABSENT_ELEMENT;
   add_runs(s, s->from, runs, strides, n_equal_elements, &b);
   if (s->undropped_source && !b.has_places &&
-      /* no other element has places, so the elements of dropped columns count after all */
+      /* no other element has places, so the elements of the columns that reach_drop_uniform_columns
+       * has left out count after all */
       b.flags) {
     b = (element_sum){.is_all_zero = true};
     add_runs(s, s->undropped_source, runs, strides, n_equal_elements, &b);
@@ -338,9 +341,9 @@ static reach_element gather_element(reach_step *s, const int64_t *index, const i
   return b.has_element ? finish_element(s, &b, set_number) : REACH_ABSENT_ELEMENT;
 }
 
-/* True if each element of the target is the sum of all steps up to its own (backwards: from its own
- * on), and nothing else distinguishes elements of the target. Then each sum is the previous sum
- * plus the elements of one step. */
+/* True if each element of the target sums the steps of a sequence up to its own step (backwards:
+ * from its own step on), and the target's elements differ in nothing else. Then each sum is the
+ * previous sum plus the elements of one step. */
 static bool is_running_sum(const reach_step *s, const reach_value *to) {
   const reach_axis *a = find_axis(s, 1);
   return a && a->index_relation == REACH_CAUSAL && to->stored_extents[1] > 1 &&
@@ -364,8 +367,8 @@ static void make_running_sums(reach_step *s, const int64_t *strides, reach_value
     uint32_t set_number = take_union(s->pool, &running_sum);
     element_sum sum_so_far = running_sum;
     int64_t index[CLV_MAX_RANK] = {0, x};
-    bool counts_dropped = s->undropped_source && !set_number &&
-                          sum_so_far.flags; /* only elements of dropped columns have places */
+    /* only elements that reach_drop_uniform_columns has left out have places */
+    bool counts_dropped = s->undropped_source && !set_number && sum_so_far.flags;
     ret->elements[x] = counts_dropped ? gather_element(s, index, strides)
                                       : finish_element(s, &sum_so_far, set_number);
   }
@@ -375,8 +378,8 @@ static void make_running_sums(reach_step *s, const int64_t *strides, reach_value
 static int find_sibling_axis(const reach_step *s) {
   if (s->has_weights)
     return (s->sums_two_places || sums_siblings(s)) && s->n_sums > 1 ? s->sums_axis : 0;
-  /* dropout often leaves only the value of a single key, so the results are no sums: there is no
-   * sibling axis */
+  /* dropout often leaves only the value of a single key, so the results are no sums and have no
+   * sibling axis, an axis of different sums of the same places */
   if (!leaves_two_places(s->key_dropout_rate, s->from->shape.dim[1], 1)) return 0;
   for (int i = 0; i < s->relation->n; i++) {
     const reach_axis *a = &s->relation->axes[i];
@@ -432,8 +435,8 @@ static clv_code make_elements(reach_step *s, reach_value *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Returns the number of elements that a place has in the source, each of which dropout drops
- * independently. */
+/* Returns the number of elements that a place (pixel, step, token or feature) has in the source.
+ * Dropout drops each of them independently. */
 static int64_t count_elements_per_place(const reach_step *s) {
   int64_t n = 1, n_places = CLV_MAX(s->pool->n_places, 1);
   for (int i = 1; i < s->from->shape.rank; i++) n *= s->from->shape.dim[i];

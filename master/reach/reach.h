@@ -40,16 +40,17 @@ typedef enum clv_weight_secrecy {
 /* Summary of the elements of a value, or of its gradient, that depend on places of the record
  * (pixels, steps, tokens or features). */
 typedef struct clv_reach {
-  /* some path has no layer that mixes two places; _token: the path goes through an embedding at the
-   * master */
+  /* some path from the record has no layer that mixes two places (such as pixels); _token: such a
+   * path goes through an embedding at the master */
   bool has_unmixed_path, has_unmixed_token_path;
   /* on some path a layer with known weights mixes places, and no layer with secret weights does */
   bool has_known_mixing;
   /* some mixed element is narrow: made of fewer than half of the places; _token: on a path through
    * an embedding at the master */
   bool has_narrow_element, has_narrow_token_element;
-  int64_t n_fewest_places; /* fewest places that an element is made of */
-  int64_t n_places;        /* number of places of a record */
+  /* smallest number of places (pixels, tokens ...) that an element is made of */
+  int64_t n_fewest_places;
+  int64_t n_places; /* number of places (pixels, tokens ...) of a record */
   /* for a layer with weights: each of its outputs sums at least two places */
   bool sums_two_places;
   bool never_sums_two_places; /* for a layer with weights: no output sums two places */
@@ -58,8 +59,8 @@ typedef struct clv_reach {
   /* the analysis has exceeded its limit of places, memory or work, so the value may be wider and
    * better hidden than reported */
   bool exceeds_limits;
-  /* in results of clv_reach_records_in_gradients: node whose derivative adds the most exposed share
-   * of the gradient; -1: the loss */
+  /* in results of clv_reach_records_in_gradients: node whose derivative adds the most exposed
+   * addend of the gradient; -1: the loss */
   int reader_node;
 } clv_reach;
 
@@ -69,14 +70,14 @@ clv_code clv_reach_records_in_values(const clv_graph *g, const clv_weight_secrec
                                      uint32_t last_layer, clv_reach *ret,
                                      clv_err *err) CLV_USE_RESULT;
 /* Follows the records in gradients, back to the values of layers 0..`first_layer` and of inputs.
- * is_known: [n_nodes] true: the receiver of a gradient knows the node's value already, so it learns
- * nothing new if the gradient shows it. */
+ * is_known: [n_nodes] true: the receiver of a gradient knows the node's value already, so a
+ * gradient that shows this value tells the receiver nothing new. */
 clv_code clv_reach_records_in_gradients(const clv_graph *g, const clv_weight_secrecy *layer_secrecy,
                                         const bool *is_known, uint32_t first_layer, clv_reach *ret,
                                         clv_err *err) CLV_USE_RESULT;
 /* Follows the labels in gradients, back to the values of layers 0..`first_layer` and of inputs. In
  * these results `has_unmixed_path` means that an element has the gradient of one output alone. In a
- * model with one output a layer counts as summing if it has several inputs. */
+ * model with one output a layer counts as summing if the layer has several inputs. */
 clv_code clv_reach_labels_in_gradients(const clv_graph *g, const clv_weight_secrecy *layer_secrecy,
                                        uint32_t first_layer, clv_reach *ret,
                                        clv_err *err) CLV_USE_RESULT;

@@ -25,7 +25,7 @@ typedef struct reach_span {
 } reach_span;
 
 typedef struct reach_set {
-  uint32_t at, n;   /* at: index of the set's first span; n: number of its spans */
+  uint32_t at, n; /* at: index of the set's first span (range of places); n: number of its spans */
   int32_t n_places; /* number of places in the set */
 } reach_set;
 
@@ -36,7 +36,7 @@ typedef struct reach_set_pool {
   reach_span *spans;
   reach_set *sets;
   uint32_t *hash_table; /* [1 << hash_table_bits] hash table of set numbers; 0: empty entry */
-  uint64_t *bits;       /* bitmap of the set under construction */
+  uint64_t *bits;       /* bitmap of the places in the set under construction */
   size_t n_spans, spans_capacity, n_sets, sets_capacity;
   size_t lowest_word, highest_word; /* indexes of the first and last word of `bits` that is not 0 */
   int hash_table_bits;
@@ -72,19 +72,22 @@ static inline int32_t reach_set_place_count(const reach_set_pool *p, uint32_t se
  * by secret weights (REACH_FLAG_HIDDEN). */
 typedef uint32_t reach_element;
 enum {
-  REACH_FLAG_UNMIXED = 1, /* some path mixes the places not at all */
-  REACH_FLAG_MIXED = 2,   /* some path mixes the places by known weights */
-  REACH_FLAG_HIDDEN = 4,  /* some path mixes the places by secret weights */
+  REACH_FLAG_UNMIXED = 1, /* some path to the element has no layer that mixes its places */
+  REACH_FLAG_MIXED = 2,   /* on some path to the element, known weights mix its places */
+  REACH_FLAG_HIDDEN = 4,  /* on some path to the element, secret weights mix its places */
   REACH_KIND_MASK = 7,    /* REACH_FLAG_UNMIXED, _MIXED and _HIDDEN */
-  REACH_FLAG_TOKEN = 8,   /* the path goes through an embedding at the master */
-  REACH_FLAG_ZERO = 16,   /* the element is 0 for every record */
-  REACH_FLAG_MASK = 31,   /* all flags */
-  REACH_SET_SHIFT = 5,    /* number of bits for flags, below the number of the set */
+  /* the path to the element goes through an embedding (token lookup) at the master */
+  REACH_FLAG_TOKEN = 8,
+  REACH_FLAG_ZERO = 16, /* the element is 0 for every record */
+  REACH_FLAG_MASK = 31, /* all flags */
+  /* number of low bits that hold flags; the bits above them hold the number of the set */
+  REACH_SET_SHIFT = 5,
 };
-#define REACH_ABSENT_ELEMENT UINT32_MAX /* element without any path */
+#define REACH_ABSENT_ELEMENT UINT32_MAX /* element to which no path from the record leads */
 
 static inline uint32_t reach_element_set(reach_element e) { return e >> REACH_SET_SHIFT; }
-/* True if the element is made of places of the record, so it is neither absent nor constant. */
+/* True if the element is made of places (pixels, steps, tokens or features) of the record, so it is
+ * neither absent nor constant. */
 static inline bool reach_element_has_places(reach_element e) {
   return e != REACH_ABSENT_ELEMENT && reach_element_set(e);
 }
@@ -123,16 +126,17 @@ size_t reach_value_element_count(const reach_value *v);
 /* Allocates the elements of v, as many as v->stored_extents says. */
 clv_code reach_value_alloc(reach_value *v, clv_err *err) CLV_USE_RESULT;
 void reach_value_done(reach_value *v);
-/* Makes a value of a shape whose elements are all e. */
+/* Makes a value with the given shape whose elements are all `e`. */
 clv_code reach_value_fill(reach_value *v, const clv_shape *shape, reach_element e,
                           clv_err *err) CLV_USE_RESULT;
 void reach_value_strides(const reach_value *v, int64_t ret[CLV_MAX_RANK]);
 /* Advances an index within `extents`; false: it was the last index. */
 bool reach_advance_index(int64_t *index, const int64_t *extents, int rank);
 size_t reach_offset(const int64_t *index, const int64_t *strides, int rank);
-/* keeps only one element along each axis where all elements are equal */
+/* reduces v to one stored element along each axis where all elements are equal */
 void reach_compress_value(reach_value *v);
-/* Makes ret from the elements of `from`, in row-major order under another shape. */
+/* Makes `ret` from the elements of `from`: the same elements in row-major order, with another
+ * shape. */
 clv_code reach_reshape_value(reach_set_pool *p, const reach_value *from, const clv_shape *shape,
                              reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
@@ -146,7 +150,7 @@ typedef enum reach_profile {
 } reach_profile;
 
 /* Merges the paths of `other` into `to`, which may have no elements yet; frees `other`. is_product:
- * the values are multiplied, so an element is zero if it is zero in either. */
+ * the values are multiplied, so an element is zero if it is zero in either value. */
 clv_code reach_merge_values(reach_set_pool *p, reach_profile profile, bool is_product,
                             reach_value *to, reach_value *other, clv_err *err) CLV_USE_RESULT;
 /* Returns the one of the elements a and b that the profile keeps. */
@@ -158,7 +162,7 @@ reach_element reach_choose_path(const reach_set_pool *p, reach_profile profile, 
 /* How index o along an axis of the output depends on index i along an axis of the input. */
 typedef enum reach_index_relation {
   REACH_SAME,   /* index i = o: the same index */
-  REACH_SHIFT,  /* i = o + a: an index moved by a */
+  REACH_SHIFT,  /* i = o + a: index o moved by a */
   REACH_WINDOW, /* i = o * stride - pad + u * dilation, for all u of the kernel */
   /* o = i * stride - pad + u * dilation, for all u of the kernel: transposed convolution */
   REACH_TRANSPOSED_WINDOW,
@@ -221,7 +225,7 @@ typedef struct reach_op {
   int64_t (*count_normalized)(const clv_op_site *site);
 } reach_op;
 
-/* row of an op; NULL: the op is an input of the graph */
+/* returns the row of an op in the table of ops; NULL: the op is an input of the graph */
 const reach_op *reach_get_op_row(clv_op op);
 
 /* ---- one step of the analysis (propagate.c) -------------------------------------------------- */
@@ -234,15 +238,16 @@ typedef struct reach_step {
   const reach_value *from;
   /* `from` before reach_drop_uniform_columns left out columns; NULL: it left out none */
   const reach_value *undropped_source;
-  clv_shape to;     /* shape of the result */
-  bool is_widest;   /* the profile is REACH_PROFILE_WIDE, which ignores hidden elements */
+  clv_shape to; /* shape of the result */
+  /* the profile is REACH_PROFILE_WIDE, which ignores elements that secret weights have mixed */
+  bool is_widest;
   bool has_weights; /* the op sums with weights */
   /* the layer has a bias, so an output that sums nothing is a constant, not zero */
   bool has_bias;
   double op_dropout_rate;  /* dropout rate of the op; 0: the op is no dropout */
   double key_dropout_rate; /* rate at which attention drops values of keys */
-  /* the model has one output, so there is one place; a layer counts as summing if it has several
-   * inputs */
+  /* the model has one output, so there is only one place; a layer then counts as summing if it has
+   * several inputs */
   bool has_one_output;
   bool has_several_inputs;           /* the layer has several inputs */
   clv_weight_secrecy weight_secrecy; /* if has_weights: what workers know of the layer's weights */
@@ -281,17 +286,17 @@ typedef struct reach_walk {
   uint32_t last_layer, gradient_end_layer;
   bool follows_gradients; /* true: `results` are those of gradients; false: those of values */
   bool assumes_channels_last;
-  /* a flat record has the places of the shape to which the graph reshapes it */
+  /* a flat record has the places (such as pixels) of the shape to which the graph reshapes it */
   bool uses_reshaped_places;
   reach_set_pool pool;
-  /* n_places: number of places of a record; n_token_places: number of places of sequences, -1: no
-   * sequences; first_token_place: first place of sequences */
+  /* n_places: number of places of a record; n_token_places: number of places of sequences, -1: the
+   * record has no sequences; first_token_place: first place of sequences */
   int64_t n_places, n_token_places, first_token_place;
   reach_value *values[REACH_N_PROFILES]; /* [n_nodes] elements of each node's value */
-  /* [n_nodes] node of whose value the node's value is a multiple; the node's own index: no other
-   * node */
+  /* [n_nodes] the other node of whose value this node's value is a multiple; the node's own index:
+   * there is no such node */
   int *origin_node;
-  double *origin_factor; /* [n_nodes] factor of that multiple */
+  double *origin_factor; /* [n_nodes] factor by which the value of origin_node is multiplied */
   clv_reach *results;    /* [n_nodes] results of this walk */
 } reach_walk;
 
@@ -301,7 +306,7 @@ clv_code reach_walk_back(reach_walk *w, clv_err *err) CLV_USE_RESULT;
 /* ---- facts of single nodes (nodes.c) --------------------------------------------------------- */
 
 static inline int64_t reach_group_count(const clv_node *n) { return CLV_MAX(n->attrs.groups, 1); }
-/* shape of a node's value, for one record */
+/* returns the shape of a node's value for one record */
 clv_shape reach_node_shape(const clv_graph *g, int node);
 /* describes a node's op, with shapes of one record */
 void reach_describe_op(const clv_graph *g, int node, clv_op_site *ret);

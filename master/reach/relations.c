@@ -29,7 +29,7 @@ static void add_axes(reach_relation *r, int first, int end) {
 /* ---- ops on each element --------------------------------------------------------------------- */
 
 /* Relates each output element to the input element at the same index. An input with one value along
- * an axis is broadcast along it. */
+ * an axis is broadcast along that axis. */
 static void relate_elementwise(const clv_op_site *s, const clv_shape *out, int input,
                                reach_relation *r) {
   const clv_shape *in = &s->in[input];
@@ -300,8 +300,8 @@ static bool reads_nothing(int to, int of) {
   return false;
 }
 
-/* For ops whose derivative by an input reads the same input, such as the input's sign or the
- * position of the maximum in a window. */
+/* For ops whose derivative by an input reads, of all inputs, that input alone: for example its
+ * sign, or the position of the maximum in a window. */
 static bool reads_own(int to, int of) { return to == of; }
 
 static bool reads_other(int to, int of) { return to != of; }
@@ -314,8 +314,8 @@ static bool reads_condition(int to, int of) { return to && !of; }
  * queries and keys depend on scores and values. */
 static bool reads_scores(int to, int of) { return of < 2 || (of == 2 && to < 2); }
 
-/* Relates the gradient of a factor of a product of [..., m, k] by [..., k, n] to the elements of
- * the other factor that it sums. */
+/* Relates the gradient of one factor of a matrix product, [..., m, k] by [..., k, n], to the
+ * elements of the other factor, which this gradient sums. */
 static void relate_product_back(const clv_op_site *s, int to, reach_relation *r) {
   int last_axis = s->in[to].rank - 1;
   add_axes(r, 1, last_axis - 1);

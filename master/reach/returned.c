@@ -14,7 +14,8 @@
 typedef struct gradient_walk {
   reach_walk *w;
   reach_value *grads[REACH_N_PROFILES]; /* [n_nodes] gradient of each node */
-  /* [n_nodes] rank of exposure (get_exposure_rank) of the worst share of each gradient so far */
+  /* [n_nodes] for each node's gradient, the largest get_exposure_rank of the addends so far; a
+   * larger rank shows more of the record */
   int *worst_ranks;
 } gradient_walk;
 
@@ -34,9 +35,9 @@ static int get_exposure_rank(const reach_set_pool *p, const reach_value *v) {
   return r.has_known_mixing ? 2 : r.has_narrow_element;
 }
 
-/* Adds a share to the gradient of node `to` and frees the share. reader_node: as in clv_reach.
- * is_direct: reader_node reads the value of `to` directly; it then replaces an earlier reader whose
- * share is as exposed. */
+/* Adds `share`, an addend, to the gradient of node `to`, and frees it. reader_node: as in
+ * clv_reach. is_direct: reader_node reads the value of `to` directly, so it replaces an earlier
+ * reader node whose addend is equally exposed. */
 static clv_code add_gradient_share(gradient_walk *r, int to, int p, int reader_node, bool is_direct,
                                    reach_value *share, clv_err *err) {
   int share_rank = get_exposure_rank(&r->w->pool, share);
@@ -52,7 +53,7 @@ static clv_code add_gradient_share(gradient_walk *r, int to, int p, int reader_n
   return code;
 }
 
-/* A node at which the walk back from the loss has arrived. */
+/* A node that the walk back from the loss has reached, for one profile. */
 typedef struct gradient_node {
   int k, p;
   reach_value grad; /* gradient of the node's output */
@@ -74,8 +75,8 @@ static clv_code copy_value(const reach_value *from, reach_value *ret, clv_err *e
   return CLV_OK;
 }
 
-/* Prepares a node for the walk back. If its op normalizes, all elements that it normalizes together
- * get a gradient. */
+/* Prepares a node for the walk back. If its op normalizes, all elements that the op normalizes
+ * together get a gradient. */
 static clv_code prepare_node(gradient_walk *r, gradient_node *b, clv_err *err) {
   const clv_graph *g = r->w->g;
   const reach_op *op = reach_get_op_row(g->nodes[b->k].op);
@@ -100,8 +101,8 @@ static clv_code prepare_node(gradient_walk *r, gradient_node *b, clv_err *err) {
   return code;
 }
 
-/* Adds the share that `from`, elements at the output of a node, has in the gradient of the node's
- * input i. */
+/* Adds to the gradient of a node's input i the addend that is made of `from`, elements at the
+ * node's output. */
 static clv_code add_input_share(gradient_walk *r, const gradient_node *b, int i, int reader_node,
                                 const reach_value *from, clv_err *err) {
   const clv_graph *g = r->w->g;
@@ -126,9 +127,9 @@ static bool has_zero_element(const reach_value *v) {
   return false;
 }
 
-/* Adds the other factor of a product by the op's own backward relation. If part of the gradient is
- * 0, that relation does not say which addends remain, so each element counts as exposed and as
- * narrow as the worst element of the factor. */
+/* Adds the other factor of a product to the gradient of input i, by the relation that the op has
+ * for this (relate_back). If part of the gradient is 0, that relation does not say which addends
+ * remain, so each element counts as exposed and as narrow as the worst element of the factor. */
 static clv_code add_factor_share(gradient_walk *r, const gradient_node *b, int i, reach_step *s,
                                  clv_err *err) {
   const clv_graph *g = r->w->g;
@@ -145,7 +146,8 @@ static clv_code add_factor_share(gradient_walk *r, const gradient_node *b, int i
   return add_gradient_share(r, to, b->p, b->k, true, &share, err);
 }
 
-/* Adds to the gradient of input i the elements of input `of` that the derivative reads. */
+/* Adds to the gradient of input i the elements of input `of` that the derivative of the op
+ * reads. */
 static clv_code add_read_share(gradient_walk *r, const gradient_node *b, int i, int of,
                                clv_err *err) {
   const clv_graph *g = r->w->g;

@@ -111,8 +111,8 @@ static int compare_keys(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Moves the keys that occur at least twice to the beginning of the list, sorted, each once. Returns
- * their number. */
+/* Sorts the keys, moves those that occur at least twice to the beginning of the list, each once,
+ * and returns the number of these. */
 static size_t keep_repeated_keys(uint64_t *keys, size_t n) {
   size_t n_kept = 0;
   qsort(keys, n, sizeof *keys, compare_keys);
@@ -125,7 +125,7 @@ static size_t keep_repeated_keys(uint64_t *keys, size_t n) {
 typedef struct repeated_keys {
   uint64_t *keys; /* [n] sorted keys (list_element_keys) that occur at least twice */
   size_t n;
-  bool includes_full; /* elements whose set is REACH_FULL_SET are left out as well */
+  bool includes_full; /* elements with all places (REACH_FULL_SET) are left out as well */
 } repeated_keys;
 
 static void repeated_keys_done(repeated_keys *r) { free(r->keys); }
@@ -150,9 +150,9 @@ static bool is_repeated_element(const repeated_keys *r, size_t column, uint32_t 
   return bsearch(&key, r->keys, r->n, sizeof key, compare_keys) != NULL;
 }
 
-/* Removes the places of uniform columns. The kinds (REACH_KIND_MASK) stay, since places that known
- * weights have mixed stay known. *ret_has_dropped: an element with places was left out;
- * *ret_has_remaining: an element with places remains. */
+/* Removes the places of uniform columns. The elements keep their kinds (REACH_KIND_MASK), because
+ * places that known weights have mixed can still be known. *ret_has_dropped: an element with places
+ * was left out; *ret_has_remaining: an element with places remains. */
 static void remove_uniform_places(const reach_step *s, const reach_columns *c,
                                   const reach_column *columns, const repeated_keys *r,
                                   reach_value *ret, bool *ret_has_dropped,

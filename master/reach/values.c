@@ -138,8 +138,8 @@ clv_code reach_reshape_value(reach_set_pool *p, const reach_value *from, const c
 
 /* ---- merging several paths to an element ----------------------------------------------------- */
 
-/* Returns how exposed an element is. The lowest bit of its kinds is the most exposed kind of its
- * paths. */
+/* Returns the most exposed kind of the paths to an element, which is the lowest of its kind bits
+ * (unmixed, mixed, hidden). A smaller number is more exposed. */
 static int64_t get_exposure(reach_element e) {
   uint32_t kind_flags = e & REACH_KIND_MASK;
   return kind_flags & (~kind_flags + 1);
@@ -173,8 +173,8 @@ static reach_element merge_elements(const reach_set_pool *p, reach_profile profi
   return is_product && has_zero ? REACH_ZERO_ELEMENT : reach_choose_path(p, profile, a, b);
 }
 
-/* True if any element of v has places. If one of two merged values has no places, the result gets
- * the sibling_axis of the value that has places. */
+/* True if any element of v has places (is made of pixels, steps, tokens or features). If one of two
+ * merged values has no places, the result gets the sibling_axis of the value that has places. */
 static bool has_path(const reach_value *v) {
   for (size_t i = 0; i < reach_value_element_count(v); i++)
     if (reach_element_has_places(v->elements[i])) return true;

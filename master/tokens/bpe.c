@@ -61,7 +61,8 @@ static clv_symbol_pair pop_pair(clv_encoding *w) {
   return top;
 }
 
-/* Pushes the pair that begins at symbol `left` if a merge joins it. */
+/* Pushes symbol `left` and its right neighbour to the heap as a pair, if a merge (a rule of BPE)
+ * joins these two symbols. */
 static void push_pair_if_mergeable(clv_encoding *w, int64_t left) {
   if (left == CLV_SYMBOL_NONE || w->symbols[left].after == CLV_SYMBOL_NONE) return;
   const clv_symbol *a = &w->symbols[left], *b = &w->symbols[a->after];
@@ -123,7 +124,7 @@ static void add_character_symbols(clv_encoding *w, const char *piece, size_t len
   if (is_unknown_pending) add_symbol(w, t->unknown_id);
 }
 
-/* Encodes a piece by merging its symbols. */
+/* Encodes a piece (part of a text) by merging neighbouring symbols (tokens) of it. */
 static clv_code encode_by_merges(clv_encoding *w, const char *piece, size_t len, clv_err *err) {
   CLV_TRY(clv_encoding_reserve(w, len, err));
   w->n_symbols = w->n_pairs = 0;
@@ -143,8 +144,8 @@ static clv_code encode_by_merges(clv_encoding *w, const char *piece, size_t len,
   return CLV_OK;
 }
 
-/* Returns the token that equals the complete piece; NULL: there is none, or prefers_whole_piece is
- * false. */
+/* Returns the token that equals the complete piece (part of a text that BPE encodes); NULL: there
+ * is none, or prefers_whole_piece is false. */
 static const clv_vocab_entry *find_token_of_piece(const clv_tokenizer *t, const char *piece,
                                                   size_t n) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};

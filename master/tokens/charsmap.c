@@ -90,7 +90,7 @@ static uint32_t read_unit(const char *at) {
   return b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
-/* Returns the error of a table whose size is wrong, static; NULL: none. */
+/* Returns a static text that says why the size of a table is wrong; NULL: the size is right. */
 static const char *find_size_error(const clv_bytes *b) {
   if (b->len > MAX_CHARSMAP_BYTES) return "has more than 4 MiB";
   if (b->len < 2 * UNIT_BYTES) return "is too short for a trie";

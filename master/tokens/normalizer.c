@@ -259,7 +259,7 @@ static size_t find_cluster_end(const clv_codepoints *p, size_t from, int32_t *st
 
 /* Applies Precompiled as Hugging Face's library does. A grapheme cluster of at most 5 bytes that
  * begins with a key of the table is replaced completely by the text of its shortest key. In any
- * other cluster each character is replaced by its own text, if there is one. */
+ * other cluster each character is replaced by the text that the table has for it, if any. */
 static clv_code apply_charsmap(const clv_token_step *s, clv_codepoints *p, clv_err *err) {
   CLV_AUTO(clv_codepoints_done) clv_codepoints out = {.max_n = p->max_n};
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
@@ -292,7 +292,7 @@ typedef struct step_reader {
   clv_json at;
 } step_reader;
 
-/* Returns the value of a base64 digit, 0 to 63; -1: it is none. */
+/* Returns the value of a base64 digit, 0 to 63; -1: c is no such digit. */
 static int get_base64_digit(char c) {
   static const char base64_digits[] =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -23,8 +23,8 @@ typedef struct parsed_processor {
   clv_json specials_at, single_at, sep_at, cls_at, processors_at;
 } parsed_processor;
 
-/* An element of a template's list `single`: position of its special token, or of its text. The text
- * of the other position is NULL. */
+/* An element of a template's list `single`. One of its two members is the position in the file of a
+ * special token or of the text; the other member is unused and has a NULL text. */
 typedef struct template_part {
   clv_json special_at, text_at;
 } template_part;

@@ -22,9 +22,9 @@ static clv_code encode_part(clv_encoding *e, size_t next_step, clv_token_piece p
       e, next_step, (clv_token_piece){piece.text + from, end - from, piece.is_first && !from}, err);
 }
 
-/* Indices in clv_token_step.flags. FLAG_INVERTS: the parts between matches are treated as the
- * matches, and the reverse. FLAG_PREPENDS_SPACE: a space is put before a piece. FLAG_CUTS: the step
- * cuts; false: it only changes the text. */
+/* Indices in clv_token_step.flags. FLAG_INVERTS: exchanges the roles of matches and of the parts
+ * between matches. FLAG_PREPENDS_SPACE: a space is put before a piece. FLAG_CUTS: the step cuts;
+ * false: it only changes the text. */
 enum { FLAG_INVERTS, FLAG_PREPENDS_SPACE, FLAG_CUTS };
 
 /* ---- cuts at matches ------------------------------------------------------------------------- */
@@ -33,8 +33,8 @@ enum { FLAG_INVERTS, FLAG_PREPENDS_SPACE, FLAG_CUTS };
 typedef bool (*find_match_fn)(const clv_token_step *s, clv_token_piece piece, size_t from,
                               size_t *ret_begin, size_t *ret_end);
 
-/* Bytes begin..end - 1 of a piece that are not yet passed on, because the part after them may be
- * merged with them. is_match: the part that was merged into them last is a match. */
+/* Bytes begin..end - 1 of a piece that are not yet passed to the next step, because the part after
+ * them may be merged with them. is_match: the part that was merged into them last is a match. */
 typedef struct pending_part {
   size_t begin, end;
   bool is_match;
@@ -49,8 +49,8 @@ static bool must_merge(size_t behavior, const pending_part *p, bool is_match) {
   return behavior == CLV_SPLIT_MERGED_WITH_NEXT && !is_match && p->is_match;
 }
 
-/* Merges the next part into *p, or passes *p on and makes the part pending. Drops a match if
- * matches are to be removed. */
+/* Merges the next part into *p, or passes *p to the next step and makes the part pending. Drops a
+ * match if matches are to be removed. */
 static clv_code add_part(const clv_token_step *s, clv_encoding *e, size_t next_step,
                          clv_token_piece piece, pending_part *p, pending_part part, clv_err *err) {
   if (part.begin == part.end || (s->choice == CLV_SPLIT_REMOVED && part.is_match)) return CLV_OK;

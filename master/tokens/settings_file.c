@@ -118,7 +118,7 @@ static clv_code compare_tokens(settings_reader *s, const setting_row *row, clv_e
 }
 
 /* Checks that the list has all added tokens, because the library transformers treats a token that
- * is missing from it as an ordinary token. */
+ * the list lacks as an ordinary token. */
 static clv_code check_all_tokens_listed(settings_reader *s, size_t n, clv_err *err) {
   if (n == s->t->added_tokens.n) return CLV_OK;
   return clv_json_fail(&s->j, s->at, err,
@@ -181,7 +181,8 @@ static clv_code compare_accents(settings_reader *s, const setting_row *row, clv_
 }
 
 /* Refuses null for a Unigram model that puts a space before a text, because transformers' Unigram
- * tokenizers, such as XLM-R's, take null for false. All others take null for the default. */
+ * tokenizers, such as XLM-R's, take null for false. All other tokenizers take null for the
+ * default. */
 static clv_code compare_prefix_space(settings_reader *s, const setting_row *row, clv_err *err) {
   int prefix_space = clv_pre_tokenizer_prefix_space(s->t);
   bool is_null = clv_json_skip_null(&s->j);

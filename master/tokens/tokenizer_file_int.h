@@ -13,11 +13,11 @@
 /* A tokenizer.json while it is read. */
 typedef struct clv_token_file {
   clv_json j;       /* position in the file */
-  clv_tokenizer *t; /* receives what is read */
+  clv_tokenizer *t; /* tokenizer that receives the values read from the file */
   clv_bytes text;   /* the text that was read last */
 } clv_token_file;
 
-/* How the value of a key is read, and the type of what receives it. */
+/* How the value of a key is read, and the type of the member that receives the value. */
 typedef enum clv_json_key_kind {
   CLV_KEY_SKIP, /* no receiver: any value is skipped; a comment in the table says why */
   /* clv_json: position of the value, which is skipped; its text is NULL if there is no such key */
@@ -49,11 +49,12 @@ clv_code clv_token_file_read_keys(clv_token_file *f, const char *object_name,
                                   const clv_json_key_row *keys, size_t n_keys, void *object,
                                   clv_err *err) CLV_USE_RESULT;
 /* As clv_token_file_read_keys, but reads the object at `at`, a position that CLV_KEY_POSITION has
- * stored. Leaves f->j where it was. */
+ * stored. Leaves f->j, the reader's position in the file, where it was. */
 clv_code clv_token_file_read_keys_at(clv_token_file *f, const clv_json *at, const char *object_name,
                                      const clv_json_key_row *keys, size_t n_keys, void *object,
                                      clv_err *err) CLV_USE_RESULT;
-/* Reads the value of the key `type` of the next object into f->text. Leaves f->j where it was. */
+/* Reads the value of the key `type` of the next object into f->text. Leaves f->j, the reader's
+ * position in the file, where it was. */
 clv_code clv_token_file_find_type(clv_token_file *f, const char *object_name,
                                   clv_err *err) CLV_USE_RESULT;
 /* True if f->text equals `text`. */

@@ -12,7 +12,7 @@
 
 /* ---- characters (chars.c) -------------------------------------------------------------------- */
 
-/* True if Unicode's property White_Space holds. */
+/* True for a character that has the Unicode property White_Space. */
 bool clv_char_is_space(uint32_t c);
 bool clv_char_is_letter(uint32_t c);
 bool clv_char_is_number(uint32_t c);
@@ -43,7 +43,7 @@ void clv_codepoint_to_utf8(uint32_t c, clv_bytes *out);
 /* Appends the list in UTF-8. */
 clv_code clv_codepoints_to_utf8(const clv_codepoints *p, clv_bytes *out,
                                 clv_err *err) CLV_USE_RESULT;
-/* Moves *by to *p: releases the former list *p, and leaves *by empty. */
+/* Frees the list *p, moves the list *by to *p, and leaves *by empty. */
 void clv_codepoints_move(clv_codepoints *p, clv_codepoints *by);
 /* Converts a character to lower case. Returns the number of code points in ret, 1 or 2. */
 size_t clv_codepoint_to_lower(uint32_t c, uint32_t ret[2]);
@@ -103,7 +103,7 @@ enum { CLV_VOCAB_TREE_MAX_BYTES = 8 << 20 };
 /* State of a prefix search: the tokens that begin with the bytes given so far. */
 typedef struct clv_prefix_search {
   /* low..high - 1 are the entries with this prefix; with a tree, `low` is the node of the prefix
-   * and high is low + 1. If low is high, no token has the prefix. */
+   * and high is low + 1. If low equals high, no token has the prefix. */
   size_t low, high;
   uint32_t depth; /* number of bytes of the prefix */
 } clv_prefix_search;
@@ -146,10 +146,11 @@ bool clv_added_token_find(const clv_vocab *added_tokens, const char *text, size_
 
 enum {
   CLV_TOKEN_MAX_STEPS = 16, /* most steps of a normalizer, and of a pre_tokenizer */
-  /* most bytes of a text in a step, such as the text that it replaces */
+  /* most bytes of a text that a step has as an option, such as the text that Replace searches
+   * for */
   CLV_TOKEN_MAX_STEP_BYTES = 256,
-  /* a normalised text has at most CLV_TOKEN_MAX_GROWTH * n + CLV_TOKEN_FREE_GROWTH characters,
-   * where the original text has n */
+  /* limits of a normalised text: at most CLV_TOKEN_MAX_GROWTH * n + CLV_TOKEN_FREE_GROWTH
+   * characters if the original text has n characters */
   CLV_TOKEN_MAX_GROWTH = 64,
   CLV_TOKEN_FREE_GROWTH = 4096,
 };
@@ -194,17 +195,18 @@ typedef struct clv_token_piece {
   bool is_first; /* the piece begins at the first byte of the text of clv_tokenizer_encode */
 } clv_token_piece;
 
-/* Normalises the text *p. */
+/* Normalises the text *p; one function for each kind of normalizer step. */
 typedef clv_code (*clv_normalize_fn)(const clv_token_step *s, clv_codepoints *p, clv_err *err);
-/* Cuts a piece into parts, and calls clv_piece_encode for each. next: index of the step that
- * follows. */
+/* Cuts a piece into parts, and calls clv_piece_encode for each part. next: index of the step to
+ * which the parts are passed. */
 typedef clv_code (*clv_cut_piece_fn)(const clv_token_step *s, clv_encoding *e, size_t next,
                                      clv_token_piece piece, clv_err *err);
 
 /* A step of a normalizer or of a pre_tokenizer. Each kind of step uses some members. */
 struct clv_token_step {
-  clv_normalize_fn normalize; /* of a normalizer; else NULL */
-  clv_cut_piece_fn cut;       /* of a pre_tokenizer; else NULL */
+  /* function of a normalizer's step; NULL: the step is of a pre_tokenizer */
+  clv_normalize_fn normalize;
+  clv_cut_piece_fn cut; /* function of a pre_tokenizer's step; NULL: the step is of a normalizer */
   /* booleans of the step. Enums in the files of the steps name their indices: BERT_..., STRIPS_...,
    * FLAG_... */
   bool flags[4];
@@ -214,7 +216,7 @@ struct clv_token_step {
   /* of Replace: text to find, and its replacement; of Prepend: `to` is the text to put first */
   clv_codepoints from, to;
   clv_bytes bytes; /* of a pre_tokenizer: text to cut at; of Metaspace: replacement of a space */
-  clv_charsmap charsmap; /* of Precompiled */
+  clv_charsmap charsmap; /* table of a Precompiled normalizer */
 };
 
 /* Applies all steps of the normalizer. */
@@ -223,7 +225,8 @@ clv_code clv_tokenizer_normalize(const clv_tokenizer *t, clv_codepoints *p,
 /* True if each step of the normalizer replaces one character by one character, or there is no step,
  * so each character keeps its index in the text. */
 bool clv_normalizer_keeps_offsets(const clv_tokenizer *t);
-/* True if the pieces are for a byte-level model: the last step is ByteLevel. */
+/* True if the last step of the pre_tokenizer is ByteLevel, so the pieces are for a byte-level
+ * model. */
 bool clv_pre_tokenizer_is_byte_level(const clv_tokenizer *t);
 /* Settings of a BertNormalizer. */
 typedef struct clv_bert_options {
@@ -260,8 +263,8 @@ typedef enum clv_token_pattern {
 
 enum { CLV_SYMBOL_NONE = -1 };
 
-/* A token of the piece that BPE encodes, in a doubly linked list. A symbol is removed from the list
- * when it is joined to its left neighbour. */
+/* A token of the piece (part of a text) that BPE encodes, in a doubly linked list. A symbol is
+ * removed from the list when it is joined to its left neighbour. */
 typedef struct clv_symbol {
   int32_t id;            /* token id; CLV_SYMBOL_NONE: the symbol was removed */
   int64_t before, after; /* indices of its neighbours; CLV_SYMBOL_NONE: none */
@@ -274,7 +277,8 @@ typedef struct clv_symbol_pair {
   int64_t at;    /* index of the pair's left symbol */
 } clv_symbol_pair;
 
-/* Best sequence of tokens that ends at one byte position of the piece that Unigram encodes. */
+/* Best sequence of tokens that ends at a given byte of the piece (part of a text) that Unigram
+ * encodes. */
 typedef struct clv_best_path {
   double score;    /* sum of the tokens' scores */
   size_t from;     /* byte where the last of these tokens begins */
@@ -287,9 +291,9 @@ typedef struct clv_best_path {
 struct clv_encoding {
   const clv_tokenizer *t;
   clv_ids *out;          /* receives the token ids */
-  clv_symbol *symbols;   /* [capacity] of BPE */
-  clv_symbol_pair *heap; /* [3 capacity] of BPE */
-  clv_best_path *paths;  /* [capacity] of Unigram */
+  clv_symbol *symbols;   /* [capacity] for BPE: symbols of the piece */
+  clv_symbol_pair *heap; /* [3 capacity] for BPE: pairs of symbols */
+  clv_best_path *paths;  /* [capacity] for Unigram: best path to each byte */
   size_t capacity;
   size_t n_symbols, n_pairs; /* symbols in use; pairs in the heap */
 };
@@ -323,7 +327,8 @@ struct clv_tokenizer {
   size_t n_merges;
   /* [vocab.max_id + 2] index of the first merge whose left token has this id or a larger one */
   uint32_t *first_merge_of_left_id;
-  /* [256] token id of each byte: of byte-level BPE, or of byte_fallback; -1: none */
+  /* [256] token id of each byte, for byte-level BPE and for byte_fallback; -1: the byte has no
+   * token */
   int32_t byte_tokens[256];
   bool falls_back_to_bytes; /* unknown characters become their bytes (key byte_fallback) */
   /* Unigram */
@@ -343,7 +348,8 @@ clv_code clv_tokenizer_new(clv_tokenizer **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_tokenizer_check_folder(const clv_tokenizer *t, const char *path,
                                     const clv_tokenizer_options *options,
                                     clv_err *err) CLV_USE_RESULT;
-/* Allocates scratch memory for n symbols of BPE, or n positions of Unigram; keeps no contents. */
+/* Allocates scratch memory for n symbols of BPE, or n positions of Unigram. The former contents are
+ * lost. */
 clv_code clv_encoding_reserve(clv_encoding *e, size_t n, clv_err *err) CLV_USE_RESULT;
 void clv_encoding_done(clv_encoding *e);
 
@@ -355,8 +361,8 @@ clv_code clv_model_encode(clv_encoding *e, const char *text, size_t len,
 
 clv_code clv_wordpiece_encode(clv_encoding *e, const char *text, size_t len,
                               clv_err *err) CLV_USE_RESULT;
-/* Sets t->inside_word_search. prefix: continuing_subword_prefix, with which tokens begin that
- * continue a word, such as "##". */
+/* Sets t->inside_word_search. prefix: continuing_subword_prefix, such as "##", the first characters
+ * of each token that continues a word. */
 void clv_wordpiece_set_prefix(clv_tokenizer *t, const char *prefix, size_t len);
 clv_code clv_bpe_encode(clv_encoding *e, const char *text, size_t len, clv_err *err) CLV_USE_RESULT;
 clv_code clv_unigram_encode(clv_encoding *e, const char *text, size_t len,

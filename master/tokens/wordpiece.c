@@ -9,7 +9,8 @@
 #include "master/tokens/tokens_int.h"
 
 /* Finds the longest token at the beginning of `word`; NULL: there is none. w: state of a prefix
- * search at the root, or after "##". ret_len: receives the bytes of `word` that the token has. */
+ * search that has read no byte yet, or has read "##". ret_len: receives the bytes of `word` that
+ * the token has. */
 static const clv_vocab_entry *find_longest_token(const clv_tokenizer *t, clv_prefix_search w,
                                                  const char *word, size_t len, size_t *ret_len) {
   const clv_vocab_entry *longest = NULL;
