@@ -297,8 +297,8 @@ static void print_test_result(clv_run *r, const clv_step_result *e) {
   clv_run_print_eval(r, "test", e, step_text, step_json);
 }
 
-/* Checks that data.test has labels, and, if the data are images, that its classes are those of the
- * training. */
+/* Checks that data.test has labels, and, if the data are images, that its classes are those that
+ * the model was trained with. */
 static clv_code check_labels(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_classes_free) clv_classes classes = {0};
   const clv_session_config *c = r->config;

@@ -11,8 +11,8 @@
 
 static void batches_freep(clv_batches **b) { clv_batches_free(*b); }
 
-/* Sets *ret_n_session_steps to the steps of the session, and *ret to the step at which this command
- * stops, which is earlier if --max-steps is smaller. */
+/* Sets *ret_n_session_steps to the number of steps of the session, and *ret to the step at which
+ * this command stops, which is earlier if --max-steps is smaller. */
 static clv_code count_steps(const clv_run *r, uint64_t *ret, uint64_t *ret_n_session_steps,
                             clv_err *err) {
   const clv_train_config *t = &r->config->train;
@@ -42,8 +42,8 @@ static void print_finished_run(clv_run *r, uint64_t step, bool has_stopped_early
   if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
 }
 
-/* Fails if the run has no step left to train because the data have fewer records now. Such a run
- * does not count as finished. */
+/* Fails if the run has no step left to train because the data have fewer records now. A run that
+ * stops for this reason does not count as finished. */
 static clv_code check_steps_left(const clv_run *r, uint64_t step, uint64_t n_session_steps,
                                  clv_err *err) {
   size_t n_records = r->data.train_rows.n;

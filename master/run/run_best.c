@@ -83,8 +83,8 @@ uint64_t clv_run_best_checkpoint_step(const char *dir) {
   return read_best_file(dir, &b, NULL) == CLV_OK ? b.step : CLV_CHECKPOINT_NONE;
 }
 
-/* Returns the target whose score decides which checkpoint is the best; "": the score is that of the
- * evaluation itself. */
+/* Returns the target whose score decides which checkpoint is the best; "": the evaluation's own
+ * score decides, not a target's. */
 static const char *best_target_of(const clv_run *r) {
   return r->config->checkpoint.best_target ? r->config->checkpoint.best_target : "";
 }

@@ -47,10 +47,10 @@ static void add_key_change(clv_run *r, const char *key, size_t key_len, const ch
 
 enum { NO_COMMON_STAGE = 0 };
 
-/* Returns true for keys of a stage that the change of the cut describes already: its layers, and
- * all keys of a stage that only the earlier or only the present session has. n_common: number of
- * stages that both sessions have; NO_COMMON_STAGE: the sessions have different layers, so every key
- * counts. */
+/* Returns true if the message about the changed cut already covers the key: the layers of any
+ * stage, and every key of a stage that only the earlier or only the present session has. n_common:
+ * number of stages that both sessions have; NO_COMMON_STAGE: the sessions have different layers, so
+ * the function returns false for every key. */
 static bool is_key_of_cut(const char *key, size_t n_common) {
   static const char stages_prefix[] = "stages.", layers_prefix[] = ".layers";
   if (n_common == NO_COMMON_STAGE || strncmp(key, stages_prefix, sizeof stages_prefix - 1) != 0)
@@ -261,7 +261,7 @@ static int find_missing_moment(const clv_optim_config *one, const clv_optim_conf
 }
 
 /* Refuses an optimiser that has other moments than the last attempt's. Permits a change from adam
- * to adamw, because both have the same moments, and an average (train.ema) that begins or ends. */
+ * to adamw, because both have the same moments. Also permits train.ema to be added or removed. */
 static clv_code check_optimizer(const clv_run *r, const clv_session_config *last_session,
                                 clv_err *err) {
   clv_optim_config old_optim = optimizer_config_of(last_session),

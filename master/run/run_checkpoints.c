@@ -156,8 +156,8 @@ static bool is_same_keeper(const char *a, const char *b) {
   return a == b || (a && b && strcmp(a, b) == 0);
 }
 
-/* Appends the places of a checkpoint's files with their bytes, in the order of the manifest: "home"
- * for the run folder, such as "home 1.2 MiB, w1 3.4 MiB". */
+/* Appends where the files of a checkpoint are and how large they are there, such as "home 1.2 MiB,
+ * w1 3.4 MiB", in the order of the manifest. "home" is the run folder. */
 static void append_keepers(const clv_stores *s, const clv_manifest *m, clv_bytes *out) {
   for (size_t i = 0; i < m->n_files; i++) {
     const char *keeper_identity = m->files[i].keeper_identity;

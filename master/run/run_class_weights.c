@@ -4,7 +4,7 @@
  * training records, n_c of them of class c, C classes, as scikit-learn's compute_class_weight. A
  * class without training records gets 1. The run's session file stores the weights as loss.weight,
  * so `eval` and `predict` use the same weights as the training. A target with class_weights:
- * balanced has such weights for its own classes; records without a label of that target do not
+ * balanced has such weights for its own classes; records without a label for that target do not
  * count.
  */
 #include <stdlib.h>
@@ -80,7 +80,7 @@ static clv_code compute_balanced_weights(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Loads the session that the training stored. */
+/* Loads the session that `train` has stored in the run folder. */
 static clv_code load_stored_config(const clv_run *r, clv_session_config **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/" CLV_SESSION_FILE, r->config->checkpoint.dir);
@@ -91,7 +91,8 @@ static clv_code load_stored_config(const clv_run *r, clv_session_config **ret, c
   return code;
 }
 
-/* Sets the class weights to those of the training: loss.weight in the run's stored session. */
+/* Sets the class weights to loss.weight of the run's stored session, where the training wrote its
+ * class weights. */
 static clv_code read_stored_weights(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *stored_config = NULL;
   clv_number_list list;
@@ -122,8 +123,8 @@ static size_t count_balanced_classes(const clv_session_config *c) {
   return n;
 }
 
-/* Sets the class weights of a target. They are computed from the training records that have a label
- * of this target. */
+/* Sets the class weights of a target. Computes them from the training records that have a label for
+ * this target. */
 static clv_code balance_target(const clv_run *r, size_t target, const clv_number_list *weights,
                                clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;

@@ -108,7 +108,7 @@ static clv_code write_classes(const char *dir, const clv_dataset *d, clv_err *er
   return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
 }
 
-/* Returns the source of the class names, for messages. */
+/* Returns the text with which messages name the source of the class names. */
 static const char *class_name_source(const clv_session_config *c) {
   const clv_format_row *f = clv_format_row_of(c->data.format);
   return f->class_list && c->data.documents.labels.n ? f->class_list : f->classes;

@@ -20,7 +20,7 @@ static void free_cut(cut *c) {
   clv_bytes_done(&c->text);
 }
 
-/* Computes the cut of a session. inputs: shapes of the inputs of the present data. */
+/* Computes the cut of a session. inputs: input shapes of the data that the command has opened. */
 static clv_code make_cut(const clv_session_config *c, const clv_model_inputs *inputs, cut *ret,
                          clv_err *err) {
   if (c->n_stages > CLV_MAX_STAGES) return clv_fail(err, CLV_INVALID, "too many stages");

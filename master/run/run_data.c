@@ -74,7 +74,7 @@ static clv_code read_digests(const char *dir, clv_data_digests *ret, clv_err *er
   return clv_data_digests_parse(text.data ? text.data : "", text.len, path.data, ret, err);
 }
 
-/* ---- computing digests ----------------------------------------------------------------------- */
+/* ---- computing digests of sets and model files ----------------------------------------------- */
 
 typedef struct digested_set {
   const char *name; /* "train", "validation" or "test", as in the names of data.digest */
@@ -206,7 +206,7 @@ static clv_code compute_data_digests(clv_run *r, const clv_data_digests *earlier
   return CLV_OK;
 }
 
-/* ---- comparing digests ----------------------------------------------------------------------- */
+/* ---- comparing digests with those in data.digest --------------------------------------------- */
 
 static bool has_suffix(const char *name, const char *suffix) {
   size_t n = strlen(name), k = strlen(suffix);
@@ -254,7 +254,8 @@ static bool has_digest_changed(const clv_data_digests *earlier_digests,
 }
 
 /* Formats a part as "50 records, digest 3f5c9a01b2c3". The digest is keyed by the secret of the
- * run, so that a reader of the log cannot find the labels by trying. */
+ * run, so that a reader of the log cannot find the labels by computing the digests of all possible
+ * labels. */
 static void format_part_for_message(const clv_run *r, const clv_data_digest *p,
                                     char text[PART_TEXT_BYTES]) {
   char hex[65];
@@ -276,8 +277,8 @@ static void add_change(clv_run *r, const clv_data_digest *earlier_digest,
   if (!name.failed) clv_run_add_change(r, name.data, before, after);
 }
 
-/* Returns true if `present_digest` is that of the rows of a set whose records have changed as well.
- * The message then names only the records. */
+/* Returns true if `present_digest` is for the rows of a set, and the records of this set have
+ * changed too. The message then names only the records. */
 static bool is_due_to_changed_records(const clv_run *r, const clv_data_digests *earlier_digests,
                                       const clv_data_digest *present_digest) {
   bool is_test = strncmp(present_digest->name, "test.", 5) == 0;
@@ -492,7 +493,7 @@ clv_code clv_run_write_data_digests(clv_run *r, clv_err *err) {
     append_digest_line(&r->data_digests.list[i], &text);
   clv_bytes_printf(&path, "%s/" CLV_RUN_DATA_FILE, r->dir.data);
   if (text.failed || path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  /* Mode 0600, because another user could find a small set of labels by comparing the digest with
-   * those of all possible sets. */
+  /* Mode 0600, because another user could find a small set of labels by computing the digests of
+   * all possible sets of labels. */
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }

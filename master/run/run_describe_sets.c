@@ -13,7 +13,7 @@ enum {
   N_SAMPLE_RECORDS = 32,  /* records of each set whose values are examined */
   MAX_SHOWN_CLASSES = 8,  /* most classes listed in a line */
   MAX_CLASS_ROWS = 20,    /* most classes listed in a table */
-  NAME_COLUMN_WIDTH = 24, /* characters of the column of names */
+  NAME_COLUMN_WIDTH = 24, /* width in characters of the column of class names */
   N_SETS = 3,             /* number of sets: training, validation, test */
 };
 
@@ -30,7 +30,7 @@ static void begin_json_member(clv_bytes *out, const char *key) {
   clv_bytes_printf(out, "%s\"%s\":{", is_first ? "" : ",", key);
 }
 
-/* ---- ranges of values ------------------------------------------------------------------------ */
+/* ---- range of the values of a set ------------------------------------------------------------ */
 
 static void append_levels(const described_set *s, const clv_value_levels *f, clv_bytes *out) {
   char levels_text[48] = "", range_text[64] = "";
@@ -238,7 +238,7 @@ static size_t count_targets(const described_set sets[N_SETS]) {
   return ds ? clv_dataset_target_count(ds) : 0;
 }
 
-/* Returns how many records of a set have no label of a target. */
+/* Returns how many records of a set have no label for a target. */
 static size_t count_unlabelled(const described_set *s, size_t target) {
   size_t n = 0;
   for (size_t i = 0; i < s->rows->n; i++)
@@ -246,7 +246,8 @@ static size_t count_unlabelled(const described_set *s, size_t target) {
   return n;
 }
 
-/* Returns true if a target has classes to count, or some record of any set has no label of it. */
+/* Returns true if a target has classes to count, or a record of any set lacks a label for the
+ * target. */
 static bool is_target_shown(const described_set sets[N_SETS], size_t target) {
   bool is_shown = false;
   for (size_t i = 0; i < N_SETS; i++)
@@ -256,8 +257,8 @@ static bool is_target_shown(const described_set sets[N_SETS], size_t target) {
   return is_shown;
 }
 
-/* Appends "'no' 80, 'yes' 20, without a label 3" of a set; "97 with a label, without a label 3" if
- * the target is a number. */
+/* Appends the numbers of records of each class of a target in a set, such as "'no' 80, 'yes' 20,
+ * without a label 3"; for a target that is a number, "with a label 97, without a label 3". */
 static clv_code append_target_counts(const described_set *s, size_t target, clv_bytes *line,
                                      clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;
@@ -274,7 +275,8 @@ static clv_code append_target_counts(const described_set *s, size_t target, clv_
   return CLV_OK;
 }
 
-/* Appends "  died: 'no' 80, 'yes' 20 in training; 'no' 8, 'yes' 2 in validation". */
+/* Appends the line of a target, such as "died: 'no' 80, 'yes' 20 in training; 'no' 8, 'yes' 2 in
+ * validation". */
 static clv_code append_target(const described_set sets[N_SETS], size_t target, clv_bytes *out,
                               clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
@@ -293,8 +295,9 @@ static clv_code append_target(const described_set sets[N_SETS], size_t target, c
   return CLV_OK;
 }
 
-/* Appends a member with the classes of a set and their records, [{"name":"no","records":80},...].
- * The last element, which has no name, counts the records without a label, if there are any. */
+/* Appends a JSON member with the number of records of each class in a set, such as
+ * [{"name":"no","records":80},...]. The last element, which has no name, counts the records without
+ * a label, if there are any. */
 static clv_code append_target_set_json(const described_set *s, size_t target, clv_bytes *out,
                                        clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;
@@ -314,7 +317,8 @@ static clv_code append_target_set_json(const described_set *s, size_t target, cl
   return CLV_OK;
 }
 
-/* Appends ,"targets":{"died":{"training":[{"name":"no","records":80},...],...},...}. */
+/* Appends the counts of all targets as a JSON member, such as
+ * ,"targets":{"died":{"training":[{"name":"no","records":80},...],...},...}. */
 static clv_code append_targets_json(const described_set sets[N_SETS], clv_bytes *out,
                                     clv_err *err) {
   const clv_dataset *ds = sets[0].ds ? sets[0].ds : sets[2].ds;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `predict --dropout-samples N`: the records are computed N times with dropout on. Their mean is
- * the prediction, and the interval is from the 2.5th to the 97.5th percentile of the N values, by
- * linear interpolation, as numpy.percentile computes it. Source: Gal and Ghahramani, Dropout as a
- * Bayesian Approximation, 2016.
+ * Implements `predict --dropout-samples N`. The model computes the records N times with dropout on.
+ * The prediction is the mean of the N outputs, and the interval is from the 2.5th to the 97.5th
+ * percentile of these outputs, by linear interpolation, as numpy.percentile computes it. Source:
+ * Gal and Ghahramani, Dropout as a Bayesian Approximation, 2016.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -93,7 +93,8 @@ static void free_pass_outputs(pass_list *p) {
   free(p->list);
 }
 
-/* Computes all passes but the first, whose outputs the caller has: `first_outputs`. */
+/* Computes all passes but the first. The caller has computed the first; its outputs are
+ * `first_outputs`. */
 static clv_code compute_passes(clv_run *r, clv_tensor *first_outputs, pass_list *ret,
                                clv_err *err) {
   clv_step_result ignored_result;

@@ -58,8 +58,8 @@ static void copy_end_of_path(char *to, size_t size, const char *path) {
 
 enum { MAX_SHOWN_ROW_BYTES = 148 };
 
-/* Copies a row of `len` bytes. The end of a longer row, which has the worker's identity, is
- * replaced by "...". */
+/* Copies a row of `len` bytes. If the row does not fit, its end, which has the worker's identity,
+ * is replaced by "...". */
 static void copy_row_shortened(char to[MAX_SHOWN_ROW_BYTES], const char *row, size_t len) {
   bool fits = len < MAX_SHOWN_ROW_BYTES;
   snprintf(to, MAX_SHOWN_ROW_BYTES, "%.*s%s", (int)(fits ? len : MAX_SHOWN_ROW_BYTES - 4u), row,

@@ -115,7 +115,7 @@ clv_code clv_run_escrow_open(clv_run *r, clv_err *err) {
   return check_escrow_key(r, &location, err);
 }
 
-/* ---- sealing while training ------------------------------------------------------------------ */
+/* ---- sealing copies while the run trains ----------------------------------------------------- */
 
 clv_code clv_run_escrow_start(clv_run *r, clv_err *err) {
   clv_escrow_location location;
@@ -151,8 +151,8 @@ void clv_run_escrow_stop(clv_run *r) {
 
 /* ---- restoring a sealed copy ----------------------------------------------------------------- */
 
-/* Lists the files of a checkpoint at workers as orphans, files that are removed later, because its
- * sealed copy is about to replace the checkpoint in the run folder. */
+/* Lists a checkpoint's files at workers as orphans (files that are removed later). Called before
+ * the sealed copy of the checkpoint replaces it in the run folder. */
 static clv_code note_orphan_files(const char *dir, uint64_t step, clv_err *err) {
   CLV_AUTO(clv_manifest_clear) clv_manifest m = {0};
   if (clv_checkpoint_read_manifest(dir, step, &m, NULL) != CLV_OK) return CLV_OK;

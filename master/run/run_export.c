@@ -18,7 +18,7 @@ static const char session_file[] = "session.effective.yaml", lora_a_suffix[] = "
                   lora_b_suffix[] = ".lora_B.weight";
 enum { MAX_SESSION_BYTES = 16 << 20 };
 
-/* A checkpoint with all its tensors, and the tensors to write. */
+/* State of an export: the checkpoint, its files of weights, and the tensors to write. */
 typedef struct export_work {
   const clv_checkpoint *c;
   clv_session_config *session;
@@ -246,7 +246,8 @@ static clv_code write_peft_config(const char *folder, const clv_bytes *text, clv
   return clv_file_write_durable((const char *)path.data, text->data, text->len, 0644, err);
 }
 
-/* Guesses the family from the names of parameters if config.json is missing: CLV_HF_VIT, or -1. */
+/* Guesses the family from the names of parameters if config.json is missing. Returns CLV_HF_VIT;
+ * -1: unknown. */
 static int guess_family(const export_work *x) {
   for (uint32_t i = 0; x->session->model.hf && i < x->n_stages; i++)
     for (size_t k = 0; k < clv_weights_n_entries(x->stage_files[i]); k++)
@@ -264,7 +265,7 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
   size_t max_tensors = 0;
   CLV_TRY(open_all_tensors(&x, err));
   x.family = clv_model_hf_family(x.session);
-  if (x.family >= 0) /* because the names of tensors in the files of peft depend on the family */
+  if (x.family >= 0) /* because peft's names of tensors depend on the family */
     CLV_TRY(compare_model_config(&x, accepts_change, err));
   if (x.family < 0) x.family = guess_family(&x);
   for (uint32_t i = 0; i < x.n_stages; i++) max_tensors += clv_weights_n_entries(x.stage_files[i]);
@@ -480,8 +481,8 @@ static size_t count_labels(const clv_model_config *m) {
   return 0;
 }
 
-/* Reads the class names of the run whose folder has the checkpoint; none if the checkpoint was
- * moved elsewhere. */
+/* Reads the class names from the run folder, the parent folder of the checkpoint. If the checkpoint
+ * was moved elsewhere, there are no names. */
 static clv_code read_classes(const export_work *x, clv_classes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes run = {0};
   clv_bytes_printf(&run, "%s/..", clv_checkpoint_path(x->c));

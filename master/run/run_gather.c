@@ -44,7 +44,8 @@ static clv_exit_code fail_command(const clv_err *err) {
   return (clv_exit_code)clv_exit_report(clv_run_checkpoints_exit_code(err), err);
 }
 
-/* Reports a failure that does not end the command, and keeps the first exit code. */
+/* Reports a failure that does not end the command. The command returns the exit code of its first
+ * failure. */
 static void note_failure(checkpoint_command *c, const clv_err *reason) {
   clv_exit_code code = clv_run_checkpoints_exit_code(reason);
   /* CLV_EXIT_CHECKPOINT would mean that a checkpoint is missing, but here the session file has no
@@ -116,7 +117,8 @@ static void print_fetched_file(void *user, const clv_manifest_file *f, const clv
   fflush(stdout);
 }
 
-/* Without --step, chooses the newest checkpoint and the best. */
+/* Returns true if the command fetches the checkpoint. Without --step, it fetches the newest
+ * checkpoint and the best. */
 static bool is_chosen_checkpoint(const checkpoint_command *c,
                                  const clv_run_checkpoint *checkpoint) {
   return c->o->checkpoint || checkpoint->is_newest || checkpoint->is_best;

@@ -110,9 +110,9 @@ static bool is_file_needed(const clv_run *r, const char *kept_file_name) {
   return may_be_needed;
 }
 
-/* Removes the files at a worker that belong to this run and to none of its checkpoints, for example
- * because another worker was lost before the checkpoint was complete. Does nothing if the worker
- * cannot be reached. */
+/* Removes the files at a worker that belong to this run and to none of its checkpoints. Such files
+ * are left, for example, if another worker was lost before a checkpoint was complete. Does nothing
+ * if the worker cannot be reached. */
 static void remove_unneeded_files_at(const gather_work *g, const clv_remote_spec *w) {
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
   char prefix[34];

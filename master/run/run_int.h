@@ -48,8 +48,8 @@ typedef struct clv_data_digest {
 } clv_data_digest;
 
 /* CLV_DATA_FILES: number of files with a digest: config.json of the model, and the tokenizer's
- * file. CLV_MAX_DATA_DIGESTS: most digests: of these files, and of inputs, labels, stamp and rows
- * of three sets. */
+ * file. CLV_MAX_DATA_DIGESTS: most digests: of these files, and of inputs, labels, file stamps
+ * (path, inode, size and time of each image) and rows of three sets. */
 enum { CLV_DATA_FILES = 2, CLV_MAX_DATA_DIGESTS = 3 * (CLV_DATA_MAX_INPUTS + 3) + CLV_DATA_FILES };
 
 typedef struct clv_data_digests {
@@ -81,8 +81,8 @@ typedef struct clv_run_save_state {
    * before the first checkpoint: when the training began */
   uint64_t begin_ns;
   bool is_due; /* a checkpoint begins as soon as none is in progress */
-  /* nanoseconds by which a checkpoint delays the training: cost_ns is that of the last complete
-   * checkpoint, present_cost_ns the delay so far by the one in progress */
+  /* nanoseconds by which checkpoints delay the training: cost_ns by the last complete checkpoint,
+   * present_cost_ns so far by the checkpoint in progress */
   uint64_t cost_ns, present_cost_ns;
   uint64_t usual_round_ns; /* running mean of a round without a checkpoint; 0: no round yet */
   uint64_t n_rounds;       /* rounds of this attempt so far */
@@ -92,12 +92,13 @@ typedef struct clv_run_save_state {
 typedef struct clv_run_recovery {
   /* monotonic time when the worker was lost; 0: no recovery is in progress */
   uint64_t worker_lost_at_ns;
-  /* monotonic time since which the master tries to connect to the present workers */
+  /* monotonic time of the worker's loss, or when its stages were last given to another worker;
+   * recovery.replace_after counts from this time */
   uint64_t first_try_ns;
   uint64_t last_step; /* last step before the worker was lost */
   /* step of the newest checkpoint at the time when a worker was last lost */
   uint64_t checkpoint_step_at_last_loss;
-  /* how often a worker was lost since the newest checkpoint was written */
+  /* number of times that a worker was lost since the newest checkpoint was written */
   uint64_t n_losses_since_checkpoint;
   /* data were damaged in transit once; if that happens again, the run ends */
   bool has_had_damaged_data;
@@ -115,8 +116,8 @@ typedef struct clv_run {
   bool describes_only; /* `plan`: prints also the tensors that privacy forbids, then fails */
   const clv_run_options *o;
   clv_run_data data;
-  /* numbers that `class_weights: balanced` of the loss and of targets stands for; NULL: the session
-   * does not have that value */
+  /* weights computed for `class_weights: balanced`, of the loss and of targets; NULL: neither has
+   * this setting */
   double *class_weights;
   /* [n_targets] the targets of the session with their balanced class weights; NULL: no target has
    * `class_weights: balanced` */
@@ -154,9 +155,10 @@ typedef struct clv_run {
   clv_best_checkpoint best_checkpoint;
   clv_data_digests data_digests; /* digests of the present data; n = 0: not computed yet */
   uint64_t n_records_at_begin;   /* number of training records when the run began; 0: not known */
-  clv_bytes changes;             /* key, old and new value of each change, each with a NUL */
+  /* changes since the last attempt: key, old value and new value, each with a NUL */
+  clv_bytes changes;
   bool has_other_data;    /* the data have changed since the run began, and the user accepts it */
-  bool is_of_old_version; /* a version without digests began the run */
+  bool is_of_old_version; /* a version that wrote no data.digest began the run */
   bool is_finished;       /* the run was finished before; the command does nothing */
   bool is_resumed;        /* the run continues from a checkpoint */
   bool is_rewound;        /* the run has gone back to the checkpoint of --checkpoint */
@@ -165,7 +167,7 @@ typedef struct clv_run {
 
 void clv_run_done(clv_run *r);
 
-/* The records that a command reads and checks before it computes: CLV_SCAN_NOTHING: none;
+/* Selects the records that a command reads and checks before it computes. CLV_SCAN_NOTHING: none;
  * CLV_SCAN_VALUES: all except images; CLV_SCAN_IMAGES: all. */
 typedef enum clv_scan_scope { CLV_SCAN_NOTHING, CLV_SCAN_VALUES, CLV_SCAN_IMAGES } clv_scan_scope;
 
@@ -179,7 +181,7 @@ clv_code clv_run_open_blueprint(clv_run *r, bool needs_train_set, clv_scan_scope
 clv_code clv_run_scan_data(clv_run *r, bool decodes_images, clv_err *err) CLV_USE_RESULT;
 /* Returns how many of n_records records clv_run_scan_data reads: fewer with --quick. */
 size_t clv_run_scan_limit(const clv_run *r, size_t n_records);
-/* Makes the blueprint again from the present r->config, adds the findings of the look (r->look:
+/* Makes the blueprint again, from r->config as it is now, adds the findings of the look (r->look:
  * what an observer could read from the tensors, measured before anything is sent), and checks the
  * blueprint against session and policy. */
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
@@ -198,8 +200,8 @@ void clv_run_print_folds(const clv_run *r);
  * numbers from the session that the run has stored. Call before the blueprint is made.
  * (run_class_weights.c) */
 clv_code clv_run_resolve_class_weights(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Returns in *ret the number of outputs of the model: the width of its last layer. For a loss of
- * classes it is their number. (run_class_weights.c) */
+/* Returns in *ret the number of outputs of the model: the width of its last layer. If the loss has
+ * classes, this is the number of classes. (run_class_weights.c) */
 clv_code clv_run_count_outputs(const clv_run *r, size_t *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Computes r->sampling_sums, from which training records are drawn, if the session has
@@ -209,8 +211,8 @@ clv_code clv_run_make_sampling(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* ---- starting a training (run_open.c) -------------------------------------------------------- */
 
 /* Reads data and session, locks the run folder, calls clv_run_take_look and opens the egress
- * record. Prints its own errors. r->is_finished: the run is finished, and there is nothing to do.
- * To open a run again in this process, call clv_run_done and begin with another clv_run. */
+ * record. Prints its own errors. r->is_finished: the run is finished, and the caller has nothing to
+ * do. To open a run again in this process, call clv_run_done and begin with another clv_run. */
 clv_exit_code clv_run_open(clv_run *r, clv_err *err);
 /* Opens the metrics port, unless it is open, and a trainer, which connects to its workers.
  * BLOCKS. */
@@ -226,7 +228,8 @@ clv_exit_code clv_run_fail_setup(const clv_run *r, const clv_err *err);
 
 /* ---- the loop of steps (run_train.c) --------------------------------------------------------- */
 
-/* Takes steps until the end, --max-steps or an interrupt. Then saves a checkpoint. */
+/* Takes training steps until the run is finished, --max-steps are taken or the user interrupts.
+ * Then saves a checkpoint. */
 clv_code clv_run_loop(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- early stopping (run_stop_early.c) ------------------------------------------------------- */
@@ -249,7 +252,8 @@ void clv_run_print_early_stopping(const clv_run *r);
  * step_before: the step at the begin of the round; round_ns: duration of the round. */
 clv_code clv_run_save_if_due(clv_run *r, uint64_t step_before, uint64_t round_ns,
                              clv_err *err) CLV_USE_RESULT;
-/* Saves the present step, unless its checkpoint exists. BLOCKS until the checkpoint is complete. */
+/* Saves a checkpoint of the present step, unless it exists already. BLOCKS until the checkpoint is
+ * complete. */
 clv_code clv_run_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* As clv_run_save_now, but warns and goes on if the disk cannot take the checkpoint. */
 clv_code clv_run_try_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
@@ -267,7 +271,8 @@ clv_code clv_run_note_gathered_file(const char *dir, uint64_t step, const clv_ma
                                     clv_err *err) CLV_USE_RESULT;
 /* Begins the interval to the next checkpoint. Called when a training begins or is restored. */
 void clv_run_reset_saving(clv_run *r);
-/* Returns the time between two checkpoints with checkpoint.every: auto, if one costs cost_ns. */
+/* Returns the time between two checkpoints with checkpoint.every: auto, if one checkpoint delays
+ * the training by cost_ns. */
 uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns);
 /* Adds a round that took `ns` to the running mean of rounds or, while a checkpoint is in progress,
  * adds the time above that mean to the checkpoint's cost. Leaves out the first rounds of an
@@ -282,7 +287,7 @@ void clv_checkpoint_note_round(clv_run_save_state *s, bool is_saving, uint64_t n
  * ends, r->recovery.exit_code is the exit code, and r->trainer may be NULL. CLV_CANCELLED: the user
  * has interrupted the recovery. */
 clv_code clv_run_recover(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* As clv_run_recover, for a run of --resume whose workers cannot be reached at its start. */
+/* As clv_run_recover, for `train --resume` that cannot reach a worker when it starts. */
 clv_code clv_run_wait_for_workers(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Writes the present schedule to schedule.failed after a timeout or an internal error, so that a
  * deadlock can be analysed. */
@@ -295,7 +300,7 @@ void clv_run_write_failed_schedule(const clv_run *r, const clv_err *reason);
  * CLV_INVALID: session or policy do not permit the result. */
 clv_code clv_run_take_look(clv_run *r, const clv_checkpoint *c, clv_err *err) CLV_USE_RESULT;
 /* As clv_run_take_look, but with secret weights that are drawn for this measurement only. For
- * `plan` and `check`, which have no run whose weights were drawn. */
+ * `plan` and `check`, because no weights of a run were drawn for them. */
 clv_code clv_run_take_look_in_plan(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* As clv_run_take_look, with the weights of the newest checkpoint if the run resumes, otherwise
  * with the initial weights. */
@@ -316,7 +321,7 @@ clv_code clv_run_write_key(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* ---- the sets that check describes (run_describe_sets.c) ------------------------------------- */
 
 /* Appends the range of values and the classes of each set as lines; writes_json: as members of an
- * object, each after a comma. */
+ * object, each preceded by a comma. */
 clv_code clv_run_describe_sets(const clv_run *r, bool writes_json, clv_bytes *out,
                                clv_err *err) CLV_USE_RESULT;
 
@@ -352,8 +357,8 @@ void clv_run_print_eval(clv_run *r, const char *set_name, const clv_step_result 
 
 /* The scores of the last evaluation, for its line in evaluations.jsonl and for event files. */
 typedef struct clv_run_scores {
-  clv_bytes json;      /* an object; empty if the session has no scores */
-  clv_bytes curves;    /* an object; empty if there are none */
+  clv_bytes json;      /* JSON object with all scores; empty: no scores */
+  clv_bytes curves;    /* JSON object with the curves of the scores; empty: none */
   clv_scalar *scalars; /* [n] scores that are single numbers, for event files */
   char (*names)[128];  /* [n] memory for the tags of `scalars` */
   size_t n;            /* number of scalars */
@@ -363,7 +368,7 @@ typedef struct clv_run_scores {
 clv_code clv_run_take_scores(const clv_run *r, const clv_step_result *e, bool with_curves,
                              clv_run_scores *ret, clv_err *err) CLV_USE_RESULT;
 void clv_run_scores_free(clv_run_scores *s);
-/* most records in worst_records.json; with several targets, each target has an equal share */
+/* most records in worst_records.json; several targets divide this number equally */
 enum { CLV_RUN_MAX_WORST_RECORDS = 60 };
 /* Writes the records of data.test with the largest losses in the last evaluation, to
  * worst_records.json, readable by the owner only. Writes no file if the session has no scores. */
@@ -396,7 +401,7 @@ clv_exit_code clv_run_setup_exit_code(const clv_err *err);
 clv_exit_code clv_run_connect_exit_code(const clv_run *r, const clv_err *err);
 clv_exit_code clv_run_exit_code(const clv_run *r, const clv_err *err);
 
-/* ---- the egress table and the record (run_egress.c) ------------------------------------------ */
+/* ---- the egress table and the egress record (run_egress.c) ----------------------------------- */
 
 /* Writes a file of the run folder atomically. */
 clv_code clv_run_write_file(const clv_run *r, const char *name, const clv_bytes *text,
@@ -406,7 +411,7 @@ clv_code clv_run_write_file(const clv_run *r, const char *name, const clv_bytes 
 clv_code clv_run_compare_egress_table(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Opens the egress record in the run folder for `command`. */
 clv_code clv_run_open_egress_record(clv_run *r, const char *command, clv_err *err) CLV_USE_RESULT;
-/* Closes the egress record, after which no tensor may be sent. Prints an error of the record. */
+/* Closes the egress record and prints its error, if any. No tensor may be sent after this call. */
 void clv_run_close_egress_record(clv_run *r, clv_exit_code code);
 /* Deletes the egress record of an attempt that did not start, if no earlier attempt has sent
  * anything. */
@@ -449,8 +454,8 @@ clv_code clv_run_compare_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
  * user has not accepted it. Prints a notice if the run has no digest of a file. */
 clv_code clv_run_compare_files(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Compares config.json of model.hf with the one that the run in `dir` began with, by the digest in
- * `dir`. For `export`. A different or unknown digest is CLV_DATA_LOSS, or with `accepts_change` a
- * line in `notes`. */
+ * `dir`. For `export`. If the digest differs or is unknown, returns CLV_DATA_LOSS, or with
+ * `accepts_change` adds a line to `notes`. */
 clv_code clv_run_compare_model_config(const char *dir, const clv_session_config *c,
                                       bool accepts_change, clv_bytes *notes,
                                       clv_err *err) CLV_USE_RESULT;
@@ -517,8 +522,8 @@ clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_byt
 
 /* ---- going back to a checkpoint (run_rewind.c) ----------------------------------------------- */
 
-/* Returns true if `train --resume --checkpoint` names a checkpoint that the run still has to go
- * back to. */
+/* Returns true if `train --resume --checkpoint` names a checkpoint and the run has not yet gone
+ * back to it. */
 bool clv_run_has_named_checkpoint(const clv_run *r);
 /* Opens the checkpoint from which a resumed run goes on: the one that --checkpoint names, or the
  * newest. */
@@ -550,7 +555,8 @@ typedef struct clv_run_checkpoints {
 } clv_run_checkpoints;
 
 void clv_run_checkpoints_free(clv_run_checkpoints *l);
-/* Lists the checkpoints of a run folder. Compares no digests. CLV_NOT_FOUND: there is no folder. */
+/* Lists the checkpoints of a run folder. Compares no digests. CLV_NOT_FOUND: the folder does not
+ * exist. */
 clv_code clv_run_checkpoints_read(const char *dir, clv_run_checkpoints *ret,
                                   clv_err *err) CLV_USE_RESULT;
 /* Removes from the list *l all entries but the checkpoint that `which`, the value of --step, names.
@@ -562,9 +568,9 @@ clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir, con
  * removed later, and prints them. (run_gather.c) */
 clv_code clv_run_note_orphans(const clv_run *r, const clv_run_checkpoints *checkpoints,
                               clv_err *err) CLV_USE_RESULT;
-/* Returns the exit code for a failure of the commands on checkpoints. */
+/* Returns the exit code for a failure of a `checkpoint` command. */
 clv_exit_code clv_run_checkpoints_exit_code(const clv_err *err);
-/* Appends the identity of a worker and its name as members of a JSON object. */
+/* Appends the identity and the name of a worker as members of a JSON object. */
 void clv_run_append_worker_json(const clv_stores *s, const char *identity, clv_bytes *out);
 
 /* ---- sealed, encrypted copies of checkpoints (run_escrow.c) ---------------------------------- */
@@ -644,13 +650,13 @@ typedef struct clv_interval_tensors {
   clv_tensor *mean, *low, *high;
 } clv_interval_tensors;
 void clv_interval_tensors_done(clv_interval_tensors *t); /* unreferences and zeroes */
-/* Checks that the model can be sampled, if --dropout-samples is given. CLV_INVALID: the model has
+/* Checks that --dropout-samples, if given, can be used with the model. CLV_INVALID: the model has
  * no dropout, or has other layers that compute differently in training. Call before anything is
  * sent. */
 clv_code clv_run_check_dropout(const clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Computes the passes of data.test after the first one. *outputs: outputs of the first pass;
- * receives the mean outputs of all passes. *ret: mean and interval of the outputs, or with
- * --probabilities of the probabilities. */
+/* Computes all passes over data.test except the first, each with other values dropped. *outputs:
+ * outputs of the first pass; receives the mean outputs of all passes. *ret: mean and interval of
+ * the outputs, or with --probabilities of the probabilities. */
 clv_code clv_run_sample_dropout(clv_run *r, clv_tensor **outputs, clv_interval_tensors *ret,
                                 clv_err *err) CLV_USE_RESULT;
 /* Returns the percentile of n ascending values, n > 0, by linear interpolation. quantile: from 0
@@ -687,8 +693,8 @@ typedef struct clv_predictions {
  * no probabilities. */
 clv_code clv_predictions_compute_probabilities(const clv_tensor *outputs, clv_loss_kind loss,
                                                clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
-/* As clv_predictions_compute_probabilities, for the loss of the session. Outputs of targets that
- * are numbers stay as they are. */
+/* As clv_predictions_compute_probabilities, for the loss of the session. A target that is a number
+ * has no probabilities, so its outputs are copied unchanged. */
 clv_code clv_run_compute_probabilities(const clv_session_config *c, const clv_tensor *outputs,
                                        clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 

@@ -24,8 +24,8 @@ static clv_code read_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Draws a secret. Fails if the run resumes from checkpoints and derives its seed from the secret
- * that is missing. */
+/* Draws a secret. Fails if the run resumes from checkpoints and its seed was derived from the
+ * missing secret. */
 static clv_code handle_missing_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   const char *dir = r->config->checkpoint.dir;
   if (!r->o->resume || r->config->train.seed.is_given || !clv_checkpoint_has_any(dir))

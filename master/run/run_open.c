@@ -170,8 +170,8 @@ clv_exit_code clv_run_open(clv_run *r, clv_err *err) {
 }
 /* ---- restoring a checkpoint ------------------------------------------------------------------ */
 
-/* Returns the steps of the session. --max-steps does not change them: the option ends an attempt
- * early, but not the run. */
+/* Returns the number of steps of the session. --max-steps does not change this number: the option
+ * ends an attempt early, but not the run. */
 static uint64_t count_session_steps(const clv_run *r, const clv_loader *loader) {
   const clv_train_config *c = &r->config->train;
   uint64_t n_steps = c->epochs * clv_loader_per_epoch(loader);
@@ -200,8 +200,8 @@ static void print_first_step_after_resume(const clv_run *r, uint64_t step) {
   clv_reporter_notice(r->reporter, text, json);
 }
 
-/* Opens the reporter, which writes step lines, event files and the console. The first call also
- * notes in run.json that the attempt has started. */
+/* Opens the reporter, which writes step lines and event files and prints to the console. The first
+ * call also notes in run.json that the attempt has started. */
 static clv_code open_reporter(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes public_session = {0}, events = {0};
   clv_sha256 digest;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Writes predictions of documents as JSON lines: one page per line, with its words, in the format
- * of training pages. The label of a word is that of one of its tokens; the label of a page is that
- * of the mean output of its windows, the parts of a page that the model reads one at a time.
+ * of training pages. A word gets the label that the model predicts for one of its tokens. A page
+ * gets the label predicted by the mean output over its windows (parts of a page that the model
+ * reads one at a time).
  */
 #include <math.h>
 
@@ -59,8 +60,8 @@ static page_rows find_rows_of_page(const clv_predictions *r, const clv_kept_page
 
 /* ---- label of a word or page, with its probability ------------------------------------------- */
 
-/* Returns the probability of class k: exp(x[k]) / (sum over j of exp(x[j])), or exp(x[k]) for nll,
- * whose outputs are logarithms. */
+/* Returns the probability of class k: exp(x[k]) / (sum over j of exp(x[j])), or exp(x[k]) for the
+ * loss nll, because its outputs are log-probabilities. */
 static double compute_probability(const clv_predictions *r, const float *x, size_t k) {
   double sum = 0;
   if (r->loss == CLV_LOSS_NLL) return exp((double)x[k]);
@@ -83,8 +84,8 @@ static void append_json_probability(clv_bytes *out, double p) {
 
 /* ---- labels of words ------------------------------------------------------------------------- */
 
-/* Finds the outputs of the token that labels each word. ret: [p->n], NULL for a word without such a
- * token. */
+/* Finds, for each word, the outputs of the token from which the word gets its label. ret: [p->n],
+ * NULL for a word without such a token. */
 static void find_outputs_of_words(const clv_predictions *r, const clv_kept_page *p,
                                   const float **ret) {
   page_rows rows = find_rows_of_page(r, p);

@@ -25,8 +25,8 @@ static clv_code open_blueprint_for_prediction(clv_run *r, clv_err *err) {
   return clv_run_data_check_fit(&r->data, r->blueprint, err);
 }
 
-/* Returns the format that --format names; without --format, the one that belongs to the extension
- * of --output, such as .csv; otherwise NumPy's format. */
+/* Returns the format that --format names; without --format, the format of the extension of
+ * --output, such as .csv; if that names no format, NumPy's. */
 static clv_predictions_format choose_format(const clv_run_options *o) {
   const char *dot = o->out ? strrchr(o->out, '.') : NULL;
   if (o->format) return (clv_predictions_format)(o->format - 1);
@@ -75,8 +75,8 @@ static clv_code check_output_folder(const clv_run_options *o, clv_err *err) {
                   strerror(errno));
 }
 
-/* Writes the predictions to the file --output. intervals: those of --dropout-samples; its tensors
- * are NULL without that option. */
+/* Writes the predictions to the file --output. intervals: ends of the intervals with
+ * --dropout-samples; its tensors are NULL without that option. */
 static clv_code write_predictions(clv_run *r, const clv_tensor *outputs,
                                   const clv_interval_tensors *intervals, clv_err *err) {
   static const char *const default_paths[] = {[CLV_PREDICTIONS_NPY] = "predictions.npy",

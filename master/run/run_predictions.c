@@ -43,7 +43,7 @@ clv_code clv_predictions_compute_probabilities(const clv_tensor *outputs, clv_lo
   return CLV_OK;
 }
 
-/* Computes the probabilities of the outputs of one target of a row, x [n]. */
+/* Computes the probabilities p [n] from the outputs x [n] of one target in one row. */
 static void compute_target_probabilities(const clv_target_spec *s, const float *x, float *p) {
   size_t n = clv_target_width(s);
   bool is_softmax = s->n_classes && s->kind != CLV_LOSS_NLL;

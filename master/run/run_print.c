@@ -52,7 +52,7 @@ void clv_run_print_notices(const clv_run *r) {
   clv_run_print_notes(r, "notice", notes.data);
 }
 
-/* ---- exit codes ------------------------------------------------------------------------------ */
+/* ---- exit codes of failures ------------------------------------------------------------------ */
 
 /* Returns true if the user's interrupt caused the error: a call was cancelled, or the master
  * stopped waiting for a worker. */

@@ -19,7 +19,7 @@ enum {
   FAILED_TRY_PRINT_INTERVAL_S = 60 /* seconds between two lines about tries that fail */
 };
 
-/* ---- causes of failures ---------------------------------------------------------------------- */
+/* ---- causes for which a training fails ------------------------------------------------------- */
 
 static bool is_interrupted(const clv_run *r) {
   return clv_ms_since_interrupt() || (r->o->interrupted && *r->o->interrupted);
@@ -38,9 +38,9 @@ static bool is_worker_loss(clv_run *r, const clv_err *err) {
 }
 
 /* Returns true if a later try to connect may succeed. UNAVAILABLE, DEADLINE: the worker restarts.
- * EXHAUSTED, EXISTS: the worker has not yet freed the earlier session. NOT_FOUND: its name does not
- * resolve while the network is down. ABORTED: the worker was restarted while the master connected,
- * unless another process has taken over the run. */
+ * EXHAUSTED, EXISTS: the worker has not yet freed the earlier session. NOT_FOUND: the worker's host
+ * name does not resolve while the network is down. ABORTED: the worker was restarted while the
+ * master connected, unless another process has taken over the run. */
 static bool may_be_temporary(const clv_run *r, const clv_err *err) {
   clv_err ignored_err;
   if (err->code == CLV_ABORTED) return clv_run_lock_check_newest(r->lock, &ignored_err) == CLV_OK;
@@ -159,7 +159,7 @@ void clv_run_write_failed_schedule(const clv_run *r, const clv_err *reason) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err ignored_err;
   if (reason->code != CLV_DEADLINE && reason->code != CLV_INTERNAL)
-    /* writes no file, because the schedule cannot have caused other failures than these two */
+    /* writes no file, because a bad schedule can only cause a timeout or an internal error */
     return;
   clv_trainer_append_schedule_text(r->trainer, &text);
   if (!text.len || clv_run_write_file(r, "schedule.failed", &text, &ignored_err) != CLV_OK) return;
@@ -210,8 +210,8 @@ static clv_code fail_after_last_try(const clv_run *r, uint64_t n_tries, clv_err 
 
 /* ---- spares, workers that replace lost ones -------------------------------------------------- */
 
-/* Returns the worker of the session whose stages are at the worker `name` now: `name` itself, or
- * the worker that `name` replaces as its spare. NULL: that worker has no spares. */
+/* Finds the worker of the session file that the worker `name` stands for: `name` itself, or the
+ * worker that `name` replaces as a spare. NULL: the found worker has no spares. */
 static clv_remote_spec *find_lost_worker_with_spare(const clv_run *r, const char *name) {
   for (size_t i = 0; i < r->config->n_workers; i++) {
     clv_remote_spec *w = &r->config->workers[i];
@@ -233,9 +233,8 @@ static void print_replaced_worker(const clv_run *r, const char *lost_worker,
   if (!text.failed && !members.failed) print_event(r, "replaced", members.data, text.data);
 }
 
-/* Gives the stages of a worker that cannot be reached to its next spare, if the master has tried
- * the worker for recovery.replace_after. After the last spare, gives the stages to the worker
- * itself again. */
+/* Replaces a worker that the master could not reach for recovery.replace_after: gives its stages to
+ * its next spare, or after the last spare to the worker of the session file again. */
 static clv_code use_next_spare(clv_run *r, const char *lost_worker, clv_err *err) {
   clv_remote_spec *w = find_lost_worker_with_spare(r, lost_worker);
   double limit_s = (double)r->config->recovery.replace_after_ms / 1e3;

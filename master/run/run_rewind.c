@@ -40,7 +40,7 @@ static clv_code remove_later_checkpoints(clv_run *r, uint64_t step, clv_err *err
   CLV_AUTO(clv_run_checkpoints_free) clv_run_checkpoints all = {0};
   size_t n = 0;
   CLV_TRY(clv_run_checkpoints_read(r->dir.data, &all, err));
-  while (n < all.n && all.list[n].step > step) n++; /* newest first */
+  while (n < all.n && all.list[n].step > step) n++; /* the list begins with the newest */
   if (n) print_removed_checkpoints(r, &all, n, step);
   CLV_TRY(clv_run_escrow_remove_later(r->config, step, err));
   uint64_t best_step = clv_run_best_checkpoint_step(r->dir.data);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * data.sampling, data.sampling_weights and data.sampling_target: training draws records with
- * replacement.
+ * Implements data.sampling, data.sampling_weights and data.sampling_target, with which a training
+ * draws its records at random with replacement.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/run/run_int.h"
 
-/* Computes r->sampling_sums from the classes that the target data.sampling_target gives the
- * records. */
+/* Computes r->sampling_sums from the class of each record, which is its label for the target
+ * data.sampling_target. */
 static clv_code make_sums_of_target(clv_run *r, clv_err *err) {
   const clv_data_config *d = &r->config->data;
   size_t k = 0;
@@ -19,7 +19,8 @@ static clv_code make_sums_of_target(clv_run *r, clv_err *err) {
                                      &r->sampling_sums, err);
 }
 
-/* Finds the number of classes by which records are drawn. One output, as for yes or no, has two. */
+/* Finds the number of classes by which records are drawn. A model with one output, as for yes or
+ * no, has two classes. */
 static clv_code count_drawn_classes(const clv_run *r, size_t *ret, clv_err *err) {
   size_t n = 0;
   const char *target = r->config->data.sampling_target;

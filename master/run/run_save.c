@@ -67,8 +67,8 @@ static clv_code begin_checkpoint(clv_run *r, clv_err *err) {
   s->begin_ns = clv_now_ns();
   s->step = clv_trainer_step_count(r->trainer);
   CLV_TRY(clv_run_lock_check_newest(r->lock, err));
-  /* synced before the checkpoint begins, because a run that resumes from it needs the lines of its
-   * steps */
+  /* syncs the files of step lines before the checkpoint begins, because a run that resumes from the
+   * checkpoint needs the lines of all earlier steps */
   CLV_TRY(clv_reporter_sync(r->reporter, err));
   CLV_TRY(clv_trainer_begin_save(r->trainer, r->dir.data, &at, err));
   s->present_cost_ns = clv_now_ns() - s->begin_ns;
@@ -167,8 +167,8 @@ clv_code clv_run_try_save_now(clv_run *r, clv_err *err) {
 
 /* ---- interval between checkpoints ------------------------------------------------------------ */
 
-/* Returns true if the round that began behind step `step_before` has passed a multiple of
- * every_steps, or the time checkpoint.every has passed since the last checkpoint began. */
+/* Returns true if a checkpoint is due: the round that began behind step `step_before` has reached a
+ * multiple of every_steps, or the last checkpoint began at least checkpoint.every ago. */
 static bool has_interval_passed(const clv_run *r, uint64_t step_before) {
   uint64_t step = clv_trainer_step_count(r->trainer),
            every_steps = r->config->checkpoint.every_steps;

@@ -59,7 +59,7 @@ static clv_code refuse_scores_of_several_labels(const clv_session_config *c,
   return CLV_OK;
 }
 
-/* Makes the score of a target. Its loss has one output, or one per class. */
+/* Makes the score of a target. The target's loss has one output, or one per class. */
 static clv_code make_target_score(const clv_run *r, const clv_target_spec *t, clv_score **ret,
                                   clv_err *err) {
   clv_task task = clv_loss_row_of(t->kind)->task;
@@ -124,7 +124,7 @@ clv_code clv_run_make_scores(clv_run *r, clv_err *err) {
 
 /* ---- names of classes for texts and JSON ----------------------------------------------------- */
 
-/* Source of the names of classes for class_name. */
+/* The argument `user` of class_name: the run and the target whose class names it returns. */
 typedef struct name_source {
   const clv_run *r;
   size_t target; /* index of the target; unused if records have one label */
@@ -147,10 +147,11 @@ static const char *record_name(const void *user, size_t record) {
   return id ? id : clv_dataset_image_path(r->data.test, record);
 }
 
-/* ---- JSON of several targets ----------------------------------------------------------------- */
+/* ---- scores of several targets as JSON ------------------------------------------------------- */
 
-/* Appends {"targets":{"died":{"loss":0.4,"labelled":18,"auc":0.9},...}}. A target with
- * `missing: mask` has the number of its labels. */
+/* Appends the scores of all targets, such as
+ * {"targets":{"died":{"loss":0.4,"labelled":18,"auc":0.9},...}}. A target with `missing: mask` has
+ * the number of its labels. */
 static void append_json_targets(const clv_run *r, const clv_step_result *e, clv_bytes *out) {
   clv_bytes_puts(out, "{\"targets\":{");
   for (size_t i = 0; i < r->config->loss.n_targets; i++) {
@@ -181,7 +182,8 @@ static void append_json_scores(const clv_run *r, const clv_step_result *e, const
     clv_scores_append_json(s, class_name, &(name_source){r, 0}, out);
 }
 
-/* Appends the curves for a report; of several targets {"targets":{"died":{"roc":...},...}}. */
+/* Appends the curves for a report; with several targets in the form
+ * {"targets":{"died":{"roc":...},...}}. */
 static void append_json_curves(const clv_run *r, const clv_scores *s, clv_bytes *out) {
   if (!r->config->loss.n_targets) {
     clv_scores_append_curves_json(s, out);
@@ -202,7 +204,7 @@ static void append_json_curves(const clv_run *r, const clv_scores *s, clv_bytes 
   clv_bytes_puts(out, "}}");
 }
 
-/* ---- files of the run ------------------------------------------------------------------------ */
+/* ---- files of scores in the run folder ------------------------------------------------------- */
 
 clv_code clv_run_write_intervals(const clv_run *r, const clv_step_result *e, clv_err *err) {
   CLV_AUTO(clv_scores_done) clv_scores s = {0};
@@ -308,7 +310,8 @@ void clv_run_scores_free(clv_run_scores *s) {
   free(s->names);
 }
 
-/* Appends the scores `s` of r->scores[i] to the line of the evaluation, or to that of target i. */
+/* Appends the scores `s` of r->scores[i] to the line of target i, or of the evaluation if there are
+ * no targets. */
 static void append_score_text(const clv_run *r, size_t i, bool with_table, const clv_scores *s,
                               clv_bytes *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes rows = {0};

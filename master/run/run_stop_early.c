@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Early stopping (train.early_stopping). A validation is an improvement if its score is better than
- * the best one before by more than min_delta; a score that is not finite is no improvement. After
- * `patience` validations in a row without an improvement the run takes no further step, saves and
- * tests as at its end. Checkpoints have the counts, so a resumed or recovered run stops at the same
- * step.
+ * the best earlier score by more than min_delta; a score that is not finite is no improvement.
+ * After `patience` validations in a row without an improvement the run takes no further step, saves
+ * and tests as at its end. Checkpoints have the counts, so a resumed or recovered run stops at the
+ * same step.
  */
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ static bool is_improvement(const clv_early_stopping_state *s, const clv_train_co
   return !s->has_best || gain > c->early_stopping.min_delta;
 }
 
-/* Returns the target that has the score; "": the evaluation itself. */
+/* Returns the target whose score early stopping compares; "": the evaluation's own score. */
 static const char *target_of_config(const clv_train_config *c) {
   return c->early_stopping.target ? c->early_stopping.target : "";
 }

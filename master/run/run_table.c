@@ -57,7 +57,7 @@ clv_code clv_run_write_learnt(const clv_run *r, clv_err *err) {
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }
 
-/* ---- reading of large tables ----------------------------------------------------------------- */
+/* ---- notices about large tables -------------------------------------------------------------- */
 
 static void print_reading_notice(void *user, const char *text) {
   (void)user;

@@ -12,7 +12,8 @@
 
 #include "master/run/run_int.h"
 
-/* Consecutive steps with gradients that are not finite, after which the run fails as diverged. */
+/* number of consecutive steps, each skipped because its loss or a gradient was not finite, after
+ * which the run fails as diverged */
 enum { MAX_CONSECUTIVE_SKIPPED_STEPS = 20 };
 
 /* ---- evaluations and steps of a training ----------------------------------------------------- */
@@ -127,7 +128,8 @@ static bool is_last_batch_of_round(const clv_run *r, const clv_batch *batch) {
   return batch->is_last_of_epoch || step >= r->steps.n_session_steps;
 }
 
-/* Takes a step and reports it. The steps of a round are reported with equal shares of the bytes. */
+/* Takes a step and reports it. Each step of a round is reported with the same number of bytes:
+ * those of the round, divided by its steps. */
 static clv_code take_step(clv_run *r, const clv_batch *batch, clv_err *err) {
   const clv_step_result *results;
   uint32_t n_steps_done;
@@ -164,8 +166,8 @@ static clv_code end_round(clv_run *r, uint64_t step_before, uint64_t round_ns, b
   return clv_run_save_if_due(r, step_before, round_ns, err);
 }
 
-/* Removes the checkpoints that an earlier attempt would have removed, if it was killed after its
- * last checkpoint and this attempt had no step left to take. */
+/* Removes older checkpoints for an attempt that was killed after its last checkpoint, before it
+ * removed them. Does nothing if this attempt has taken steps. */
 static clv_code prune_checkpoints_of_killed_attempt(const clv_run *r, clv_err *err) {
   if (!r->is_resumed || r->steps.n_steps_done != r->steps.restored_step) return CLV_OK;
   return clv_trainer_prune_checkpoints(r->trainer, r->dir.data, r->best_checkpoint.step, err);
@@ -328,8 +330,8 @@ static clv_exit_code fail_training(clv_run *r, const clv_err *err) {
 }
 
 /* Connects to the workers and restores the checkpoint. If the run resumes, and a worker cannot be
- * reached or is lost meanwhile, waits for the workers. Last, removes the files that killed attempts
- * have left at workers. */
+ * reached or is lost meanwhile, waits for the workers. Finally, with --resume, removes the files
+ * that killed attempts have left at workers. */
 static clv_code connect_and_restore(clv_run *r, clv_err *err) {
   clv_code code = clv_run_open_trainer(r, err);
   if (code == CLV_OK) code = clv_run_restore(r, err);

@@ -4,8 +4,8 @@
  * (master/egress/gate.c), which every sent tensor passes, the rows of the egress table, each with a
  * flow: the balance of bytes that may still be sent. The master writes an allowance, a number of
  * bytes, to the egress record before it sends tensors: clv_trainer_allow_batch before steps and
- * batches of evaluations, clv_trainer_allow_state before pieces of state, which have one flow each.
- * Tensors that workers send to each other are recorded as planned, with
+ * batches of evaluations, clv_trainer_allow_state before tensors of state, which have one flow
+ * each. Tensors that workers send to each other are recorded as planned, with
  * clv_trainer_charge_direct_flows.
  */
 #include <stdio.h>
@@ -45,8 +45,8 @@ static clv_code measure_sample(clv_dtype dtype, const clv_shape *batch_shape, in
   return CLV_OK;
 }
 
-/* Sets the name of a row of the egress record for cached activations: how long the worker keeps the
- * activations, and what an observer learns from them. */
+/* Sets the name of the record numbers or activations of the cache in the egress record. The name of
+ * activations says how long the worker keeps them and what they show. */
 static void set_name_of_cached_row(const clv_trainer *t, const clv_egress_row *r,
                                    clv_egress_key *key) {
   char findings_text[CLV_FINDINGS_TEXT_BYTES];
@@ -218,7 +218,7 @@ void clv_trainer_record_direct_bytes(clv_trainer *t) {
               err.text);
 }
 
-/* ---- flows of pieces of state ---------------------------------------------------------------- */
+/* ---- flows of the tensors of state ----------------------------------------------------------- */
 
 static clv_code make_state_flow(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                 const clv_weights_want *item, clv_state_flow *ret, clv_err *err) {
@@ -238,8 +238,8 @@ clv_code clv_trainer_allow_state(clv_trainer *t, uint32_t stage, cleave_state_ki
                                  const clv_weights_want *items, size_t n, clv_err *err) {
   clv_gate *g = &t->egress.gate;
   if (!t->egress.record || t->b->stages[stage].worker < 0) return CLV_OK;
-  /* no other thread reads state_flows meanwhile: workers' frames that the master relays carry no
-   * state, and this thread alone sends state */
+  /* no other thread reads state_flows now: only this thread sends state, and frames that the master
+   * relays between workers have no state */
   clv_state_flow *grown_flows =
       reallocarray(g->state_flows, g->n_state_flows + n + 1, sizeof *grown_flows);
   if (!grown_flows) return clv_fail(err, CLV_EXHAUSTED, "out of memory");

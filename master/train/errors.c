@@ -9,7 +9,8 @@
 #include "master/train/train_int.h"
 
 /* Returns true if the connection of the master failed at `operation`: "connect", "attach" or
- * "link". In an error that a worker reports, the same word means a connection of that worker. */
+ * "link". If a worker reports the error, the operation failed at a connection of that worker, so
+ * the function returns false. */
 static bool is_failure_at(const cleave_error *reason, const char *operation) {
   return !reason->reported && strcmp(reason->place, operation) == 0;
 }

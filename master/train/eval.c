@@ -40,10 +40,11 @@ typedef struct evaluation {
   clv_loader *loader;               /* loader of `sent_rows`; NULL if there are no rows */
   eval_slot slots[CLV_EVAL_WINDOW]; /* circular list, the oldest at `oldest_slot` */
   size_t oldest_slot, n_in_flight, n_sent;
-  bool collects_all_rows; /* `received_answers` has all rows; false: those of one batch */
+  bool collects_all_rows; /* `received_answers` has all rows; false: rows of one batch */
   /* outputs and labels received; allocated with the first batch */
   answer_tensors received_answers;
-  double loss_sum, weight_sum; /* sums of weighted losses and of weights; one label per record */
+  /* sums of weighted losses and of weights, if records have one label */
+  double loss_sum, weight_sum;
   /* [n_targets] sums of the weighted losses of each target, and of the weights of its labels */
   double target_loss_sums[CLV_MAX_TARGETS], target_weight_sums[CLV_MAX_TARGETS];
   /* [n_targets], or [1] if records have one label: scores that receive the predictions; NULL: no
@@ -284,8 +285,8 @@ static clv_code compute_target_loss(evaluation *e, size_t target, const labelled
   return CLV_OK;
 }
 
-/* Adds the losses of n rows to the sums of each target. The mean loss of a target over its labelled
- * rows counts with the sum of the weights of their labels. */
+/* Adds the losses of n rows to the sums of each target. Before the addition, multiplies a target's
+ * mean loss over the labelled rows by the sum of the weights of the rows' labels. */
 static clv_code add_target_losses(evaluation *e, size_t start, size_t n, clv_step_result *ret,
                                   clv_err *err) {
   const clv_session_config *c = e->t->config;
@@ -304,8 +305,8 @@ static clv_code add_target_losses(evaluation *e, size_t start, size_t n, clv_ste
   return CLV_OK;
 }
 
-/* Sets the mean losses of all targets and the loss, which is their sum, each times its loss_weight.
- * A target without labels adds nothing. */
+/* Sets the mean loss of each target, and the loss of the evaluation: the sum of these mean losses,
+ * each multiplied by its loss_weight. A target without labels adds nothing. */
 static void finish_target_losses(const evaluation *e, clv_step_result *ret) {
   const clv_session_config *c = e->t->config;
   ret->loss = 0;
@@ -404,7 +405,7 @@ static clv_code evaluate_collected_rows(evaluation *e, clv_step_result *ret, clv
   return CLV_OK;
 }
 
-/* ---- collecting outputs ---------------------------------------------------------------------- */
+/* ---- collecting the outputs of batches ------------------------------------------------------- */
 
 static size_t count_collected_rows(const evaluation *e) {
   return e->collects_all_rows ? e->rows->n : CLV_MIN((size_t)e->t->b->eval_size, e->rows->n);
@@ -485,7 +486,7 @@ static clv_code send_and_evaluate(evaluation *e, clv_step_result *ret, clv_err *
   return CLV_OK;
 }
 
-/* Allocates the outputs of all rows, or only of one batch if those of all rows need more than
+/* Allocates memory for the outputs of all rows, or of one batch if all rows need more than
  * MAX_COLLECTED_BYTES. */
 static clv_code allocate_outputs(evaluation *e, bool wants_predictions, clv_err *err) {
   const clv_graph *graph = e->t->b->full_graph;

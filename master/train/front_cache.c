@@ -48,8 +48,8 @@ static clv_code draw_row_numbers(clv_trainer *t, const clv_sha256 *secret, clv_e
   return CLV_OK;
 }
 
-/* Asks the worker to delete the rows of an attempt of version 0.7 or earlier, whose numbers are
- * positions in the files. */
+/* Asks the worker to delete the rows that an attempt of version 0.7 or earlier has left in the
+ * cache. Those versions used the record's position in the files as the number of its row. */
 static clv_code delete_old_rows(clv_trainer *t, const clv_sha256 *secret, uint64_t *ret_rows,
                                 clv_err *err) {
   enum { CACHE_DELETE_TIMEOUT_MS = 3000 };
@@ -62,9 +62,9 @@ static clv_code delete_old_rows(clv_trainer *t, const clv_sha256 *secret, uint64
   return CLV_OK;
 }
 
-/* Returns the name of the worker if its cache has the rows of all records, which is so after an
- * attempt finished its first epoch. NULL: some row is missing, or the worker did not answer; then
- * the trainer sends all rows. */
+/* Returns the name of the worker if its cache has the rows of all records, which is the case after
+ * an attempt has finished its first epoch. NULL: some row is missing, or the worker did not answer;
+ * then the trainer sends all rows. */
 static const char *find_worker_with_all_rows(clv_trainer *t) {
   enum { ROW_COUNT_TIMEOUT_MS = 3000 };
   clv_trainer_cache_rows *c = &t->cache;

@@ -29,8 +29,8 @@ static clv_code add_param(clv_ledger_list *o, const clv_trainer *t, uint32_t sta
   return clv_ledger_list_add(o, worker_identity_of_stage(t, stage), CLV_LEDGER_RUN, &digest, err);
 }
 
-/* Adds the parameters of a stage, and the parameters of other stages that layers of this stage are
- * tied to, because the worker has the values of both. */
+/* Adds the parameters of a stage, and of other stages if layers of this stage are tied to them,
+ * because the worker has the values of all these parameters. */
 static clv_code add_params(clv_ledger_list *o, const clv_trainer *t, uint32_t stage, clv_err *err) {
   const clv_params *p = t->b->stages[stage].params;
   const char *weight_name;

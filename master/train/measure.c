@@ -2,12 +2,11 @@
  *
  * Measures from the events of a step the time that stages and links take, and chooses the window of
  * 1f1b from these times. The trainer measures the second step (nodes make plans in the first), the
- * next two, then every 16th, and the one after a step that took clearly longer or shorter than
- * usual.
+ * next two, then every 16th, and each step that follows a step of clearly unusual duration.
  *
- * The latency and the bandwidth of an edge are estimated from the tensors that cross it. A tensor
- * that did not queue takes the latency plus its transfer time. If two tensors queued, the second
- * arrives one transfer time after the first.
+ * The latency and the bandwidth of an edge (the link between two stages) are estimated from the
+ * tensors that cross it. A tensor that did not queue takes the latency plus its transfer time. If
+ * two tensors queued, the second arrives one transfer time after the first.
  */
 #include <math.h>
 #include <stdio.h>
@@ -199,8 +198,9 @@ static bool estimate_link(const transfer *p, uint32_t n, double known_latency_s,
   return true;
 }
 
-/* Returns half the sum of the round-trip times of the links from the master to the workers of a
- * stage and of the next stage; < 0 for a direct link, whose time the master does not know. */
+/* Returns half of the sum of two round-trip times: from the master to the worker of a stage, and to
+ * the worker of the next stage. < 0: these workers have a direct link, and the master does not know
+ * its time. */
 static double compute_half_round_trip(const clv_trainer *t, uint32_t stage,
                                       const double *round_trip_s) {
   int from = t->b->stages[stage].worker, to = t->b->stages[stage + 1].worker;
@@ -263,7 +263,7 @@ static clv_code simulate_step_seconds(const clv_placed_schedule *l, uint32_t win
   return clv_sched_round_seconds(s, c, ret, err);
 }
 
-/* Returns the edge on which the value of a micro-batch takes longest: latency and transfer. */
+/* Returns the edge (link between two stages) with the largest sum of latency and transfer time. */
 static uint32_t find_slowest_edge(const clv_trainer *t, const clv_sched_costs *c) {
   uint32_t slowest_stage = 0;
   for (uint32_t i = 1; i < t->b->n_stages; i++)

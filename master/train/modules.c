@@ -79,7 +79,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .name = spec->name,
                              .at = node_name_of(t, s->worker),
                              .device = spec->device,
-                             /* inputs may come from another device, because the user has chosen the
+                             /* permits inputs from another device, because the user chooses the
                               * devices of stages */
                              .copies_inputs = true,
                              .threads = (uint32_t)spec->threads,

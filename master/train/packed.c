@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packs and unpacks sequences. The loader's batches are padded; the tensors that the trainer sends
- * are not. They have the positions of all sequences one after the other. A few rows that belong to
- * no sequence may follow, so that nodes make plans for few different numbers of rows. These rows
- * have no label and do not influence others.
+ * Packs and unpacks sequences. The loader's batches are padded. The tensors that the trainer sends
+ * have no padding: they have the positions of all sequences one after the other. A few rows that
+ * belong to no sequence may follow, so that nodes make plans for few different numbers of rows.
+ * These rows have no label and do not influence others.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -159,7 +159,8 @@ static void add_stage_time(stage_times *s, const cleave_event *e) {
   s->n_backwards += e->kind == CLEAVE_EVENT_BACKWARD || e->kind == CLEAVE_EVENT_BACKWARD_INPUT;
 }
 
-/* Returns the begin of the first computation of the round at any node, and the end of the last. */
+/* Sets *ret_begin_ns to the time when the first computation of the round began at any node, and
+ * *ret_end_ns to the time when the last one ended. */
 static void find_round_span(const clv_step_meter *w, uint64_t *ret_begin_ns, uint64_t *ret_end_ns) {
   *ret_begin_ns = UINT64_MAX;
   *ret_end_ns = 0;

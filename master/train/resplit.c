@@ -122,7 +122,7 @@ static clv_code take_tensor(const clv_checkpoint_tensors *source, bool *is_used,
   return CLV_OK;
 }
 
-/* ---- finding weights ------------------------------------------------------------------------- */
+/* ---- finding weights in the checkpoint ------------------------------------------------------- */
 
 /* Appends the artifacts (files of weights at workers) with weights that the checkpoint lacks. */
 static void describe_artifacts(const resplit *r, clv_bytes *out) {
@@ -149,7 +149,7 @@ static clv_code fail_missing_weights(const resplit *r, name_list *missing, clv_e
 }
 
 /* Returns true if a stage of the checkpoint had its fixed weights from a worker's artifact (file of
- * weights) whose digest is that of the stage `spec`. */
+ * weights) with the same digest as in `spec`. */
 static bool has_same_source(const resplit *r, const clv_stage_spec *spec) {
   bool has_same = false;
   for (size_t i = 0;
@@ -201,9 +201,8 @@ static clv_code find_in_session_files(resplit *r, uint32_t stage, name_list *mis
   return CLV_OK;
 }
 
-/* Checks a stage whose fixed weights are in an artifact, a file of weights at its worker: the
- * checkpoint must not have the fixed weights, and must belong to a run that took these weights from
- * the same artifact. */
+/* Checks a stage with fixed weights in an artifact (file of weights at its worker). The checkpoint
+ * must not have these weights, and its run must have read them from the same artifact. */
 static clv_code check_artifact(const resplit *r, uint32_t stage, clv_err *err) {
   const clv_params *p = r->t->b->stages[stage].params;
   const clv_stage_spec *spec = &r->t->config->stages[stage];
@@ -243,7 +242,7 @@ static clv_code find_weights(resplit *r, uint32_t stage, clv_err *err) {
   return missing.n ? fail_missing_weights(r, &missing, err) : CLV_OK;
 }
 
-/* ---- finding the optimiser's state ----------------------------------------------------------- */
+/* ---- finding the optimiser's state in the checkpoint ----------------------------------------- */
 
 /* Finds the number of steps that the optimiser has taken for all learning parameters of a stage.
  * The parameters come from several files, whose counts may differ, because a module that gets no

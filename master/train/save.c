@@ -57,7 +57,8 @@ struct clv_trainer_save {
   char *run_dir;
   uint64_t step;
   char config_hash[65];
-  kept_stage_file *kept_files; /* [n_kept_files] by stage, the weights first */
+  /* [n_kept_files] files at workers, by stage, weights before optimiser */
+  kept_stage_file *kept_files;
   size_t n_kept_files;
 };
 
@@ -138,9 +139,9 @@ static clv_code list_incomplete_stages(const clv_trainer *t, clv_bytes *ret, clv
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* Extra key of a checkpoint, with three numbers of steps: the consecutive steps up to now that
- * changed no weight, all with a loss that was not finite, all with a gradient that was not finite.
- * A checkpoint lacks the key if the last two numbers are 0. */
+/* Extra key of a checkpoint for skipped steps, which changed no weight. The value has three
+ * numbers: skipped steps in a row up to now, all steps skipped because of the loss, all steps
+ * skipped because of a gradient. A checkpoint lacks the key if the last two numbers are 0. */
 static const char skipped_steps_key[] = "skipped_steps";
 
 static void format_skipped_steps(const clv_train_position *position, char text[80]) {
@@ -322,9 +323,9 @@ static clv_code begin_kept_stage(clv_trainer *t, uint32_t stage, bool *ret, clv_
   return CLV_OK;
 }
 
-/* Asks the workers that keep their stages' files to write them. The master calls this before it
- * writes its own files, so that all write at the same time. is_kept: [n_stages] receives true for
- * each stage whose worker keeps its files. */
+/* Asks each worker that keeps files of its stages to write the files. The master calls this before
+ * it writes its own files, so that all write at the same time. is_kept: [n_stages] receives true
+ * for each stage whose worker keeps its files. */
 static clv_code begin_kept_stages(clv_trainer *t, bool *is_kept, clv_err *err) {
   for (uint32_t i = 0; i < t->b->n_stages; i++)
     if (is_kept_at_worker(t, i)) CLV_TRY(begin_kept_stage(t, i, &is_kept[i], err));

@@ -86,7 +86,8 @@ static clv_code send_optimizer_state(clv_trainer *t, uint32_t stage, const clv_w
     n_ema += is_ema;
     items[n++] = e;
   }
-  /* if the file has no averages, they begin with the weights, which the node already has */
+  /* if the file has no averages (train.ema), the averages begin with the weights that the node
+   * already has */
   for (int k = 0; keeps_ema && !n_ema && k < params->n; k++)
     n_wanted -= params->list[k].trainable && !params->list[k].is_fixed;
   if (n != n_wanted)
@@ -275,7 +276,8 @@ static clv_code push_file(clv_trainer *t, uint32_t i, clv_err *err) {
   clv_code code = clv_stage_file_open(t->b, i, &f, &found, &notes, err);
   if (notes.len) clv_trainer_on_notice(t, notes.data);
   CLV_TRY(code);
-  return send_found_params(t, i, f, found, err); /* counters that the file lacks stay 0 */
+  /* counters (such as batch norm's) that the file lacks stay 0 */
+  return send_found_params(t, i, f, found, err);
 }
 
 static clv_code push_adapters(clv_trainer *t, uint32_t i, clv_err *err) {

@@ -28,9 +28,9 @@ static uint32_t count_micro_batches(clv_trainer *t, size_t rows) {
   return (uint32_t)clv_chunk_sizes(rows, t->b->micro_batches, t->micro_batch_rows);
 }
 
-/* Returns the share of a micro-batch in the loss of its batch: its weight divided by batch_weight,
- * the weight of the batch. A micro-batch of weight 0 has loss and gradient 0, so any positive share
- * is right. */
+/* Returns the part of a batch's loss that a micro-batch contributes: its weight divided by
+ * batch_weight, the weight of the batch. A micro-batch of weight 0 has loss and gradient 0, so any
+ * positive result is right. */
 static float compute_loss_share(const clv_trainer *t, const clv_held_batch *b, size_t start,
                                 size_t n, double batch_weight) {
   double micro_batch_weight = clv_trainer_batch_weight(t, b->y, start, n);
@@ -231,7 +231,8 @@ void clv_trainer_drop_held_batches(clv_trainer *t) {
   while (t->n_held_batches) drop_held_batch(&t->held_batches[--t->n_held_batches]);
 }
 
-/* Takes the steps of the batches that wait for a round, full or not. *n_done: adds their number. */
+/* Takes the steps of the held batches, even if their round is not full, and adds the number of
+ * steps to *n_done. */
 static clv_code run_held_batches(clv_trainer *t, uint32_t *n_done, clv_err *err) {
   round_group r = {
       .batches = t->held_batches, .n_batches = t->n_held_batches, .results = t->results + *n_done};

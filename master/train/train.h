@@ -26,7 +26,7 @@ typedef struct clv_step_result {
    * training, for a loss at a worker */
   uint64_t n_correct;
   uint64_t samples; /* number of samples in the batch or the evaluation */
-  /* number of samples, or, if samples have a label per position, of positions whose label is not
+  /* number of labels: one per sample or, if labels are class numbers, the labels that are not
    * ignored */
   uint64_t n_labelled;
   /* evaluations with several targets: [n_targets] mean loss of each target over the records that
@@ -105,14 +105,14 @@ size_t clv_argmax_row(const float *output, size_t n_classes);
 /* Returns true if an output of a binary loss is above the threshold: 0 for bce_with_logits, 0.5 for
  * bce, whose outputs are probabilities. */
 bool clv_is_positive_output(clv_loss_kind loss, float output);
-/* Counts the right rows among n rows of `width` outputs of a binary loss. A row is right if each of
- * its outputs is positive exactly if its label is. */
+/* Counts the right rows among n rows of `width` outputs of a binary loss. A row is right if each
+ * output is positive exactly where the label is positive. */
 size_t clv_count_correct_binary(clv_loss_kind loss, const float *output, const float *labels,
                                 size_t n, size_t width);
 
-/* Computes the mean loss and the right predictions over the rows. scores: [n_targets], or [1] if
- * records have one label; each is reset and gets every prediction; NULL: no scores are wanted.
- * predictions: receives the outputs of the last stage, [rows, ...] f32, which the caller
+/* Computes the mean loss and the number of right predictions over the rows. scores: [n_targets], or
+ * [1] if records have one label; each is reset and gets every prediction; NULL: no scores are
+ * wanted. predictions: receives the outputs of the last stage, [rows, ...] f32, which the caller
  * unreferences; NULL: not wanted. */
 clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
                           clv_score *const *scores, clv_step_result *ret, clv_tensor **predictions,
@@ -168,7 +168,7 @@ typedef enum clv_save_result {
    * one is written without files at that worker. */
   CLV_SAVE_FAILED
 } clv_save_result;
-/* How clv_trainer_end_save ends a checkpoint. */
+/* Options of clv_trainer_end_save, which completes a checkpoint. */
 typedef struct clv_save_end_options {
   bool waits_for_files;  /* waits until the files are durable; false: the result may be PENDING */
   uint64_t step_to_keep; /* step of a checkpoint that is not deleted; CLV_CHECKPOINT_NONE: none */
@@ -239,7 +239,8 @@ typedef struct clv_waits {
 typedef void clv_waits_fn(void *user, const clv_waits *waits);
 void clv_trainer_set_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user);
 
-/* Return the present number of micro-batches and the window; window 0: the schedule has none. */
+/* _micro_batches returns the present number of micro-batches, _window the present window (0: the
+ * schedule has none). */
 uint32_t clv_trainer_micro_batches(const clv_trainer *t);
 uint32_t clv_trainer_window(const clv_trainer *t);
 cleave_runtime *clv_trainer_runtime(const clv_trainer *t);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * train_int: internals of the trainer. modules.c connects and loads, egress.c feeds gate and
- * record, schedules.c keeps the placed schedules, packed.c packs sequences, stage_inputs.c cuts
- * batches, steps.c trains, front_cache.c sends rows of a frozen front to a worker that keeps them,
- * accuracy.c counts right predictions, measure.c measures links and stages, profiler.c writes
- * traces and profiles, trial.c chooses the number of micro-batches, eval.c evaluates, save.c saves
- * checkpoints, state.c restores checkpoints, resplit.c restores those of another cut, and
- * send_state.c sends state.
+ * train_int: internals of the trainer. modules.c connects and loads, egress.c gets allowances of
+ * bytes from the egress record, schedules.c keeps placed schedules (schedules with the positions of
+ * all calls), packed.c packs sequences, stage_inputs.c cuts batches, steps.c trains, front_cache.c
+ * sends rows of a frozen front to a worker that keeps them, accuracy.c counts right predictions,
+ * measure.c measures links and stages, profiler.c writes traces and profiles, trial.c chooses the
+ * number of micro-batches, eval.c evaluates, save.c saves checkpoints, state.c restores
+ * checkpoints, resplit.c restores those of another cut, and send_state.c sends state.
  */
 #ifndef CLEAVE_TRAIN_INT_H
 #define CLEAVE_TRAIN_INT_H
@@ -93,7 +93,8 @@ struct clv_trainer {
   const clv_session_config *config;
   cleave_runtime *runtime;
   clv_trainer_egress egress;
-  cleave_module **modules; /* [n_stages + 1] module of each stage, and last that of the loss */
+  /* [n_stages + 1] the module of each stage, then the module of the loss */
+  cleave_module **modules;
   /* [n_targets] module of each target's loss at the master, for evaluations; NULL until the first
    * evaluation */
   cleave_module **target_losses;
@@ -107,7 +108,8 @@ struct clv_trainer {
   bool *is_stage_fetched;
   uint64_t dropout_pass; /* number of the pass of evaluations with dropout; 0: without dropout */
   bool has_noted_kept_files; /* a notice has said which files stay at workers */
-  /* step from which on checkpoints have lost files and are replaced; CLV_CHECKPOINT_NONE: none */
+  /* checkpoints of this step and later steps have lost files, so they are written again;
+   * CLV_CHECKPOINT_NONE: no checkpoint has lost files */
   uint64_t first_lost_step;
   char lost_worker[CLEAVE_NAME + 1]; /* name of the worker that was lost; "": none */
   uint64_t n_committed_steps;        /* steps that every node has committed */
@@ -117,21 +119,23 @@ struct clv_trainer {
   /* steps of a full round; number of batches in held_batches */
   uint32_t n_round_steps, n_held_batches;
   clv_held_batch *held_batches; /* [n_round_steps] batches that wait for a full round */
-  clv_step_result *results;     /* [2 * n_round_steps] results of the last steps */
+  /* [2 * n_round_steps] results of the last clv_trainer_step, which may end two rounds */
+  clv_step_result *results;
   /* arrays of [n_round_steps * max_micro_batches] elements, one for each micro-batch of a round:
    * micro_batches, loss_references, loss_shares */
   clv_micro_batch *micro_batches;
   /* references to the outputs of the calls: by micro-batch, then by stage, the loss last */
   cleave_reference *output_references;
   cleave_reference *loss_references; /* value of the loss of each micro-batch */
-  float *loss_shares;                /* share of each micro-batch in the loss of its batch */
+  float *loss_shares;       /* weight of each micro-batch in the mean loss of its batch, above 0 */
   size_t *micro_batch_rows; /* [max_micro_batches] rows of the micro-batches of one batch */
   /* schedules that the trainer keeps, for full and short rounds; a placed schedule also has the
    * positions of all calls and optimiser steps */
   clv_placed_schedule *schedules[MAX_KEPT_SCHEDULES];
   uint32_t n_schedules, window;
   bool has_costs;
-  clv_sched_costs costs; /* costs of the last placed schedules; set if has_costs */
+  /* times of stages and links when the window last changed; set if has_costs */
+  clv_sched_costs costs;
   clv_step_meter step_meter;
   char notice[256], taken_notice[256]; /* notice about the schedule; the last one taken; "": none */
   pthread_mutex_t notes_lock;          /* protects `notes` */
@@ -154,7 +158,7 @@ void clv_trainer_drop_held_batches(clv_trainer *t);
 /* ---- measurement of steps (measure.c) -------------------------------------------------------- */
 
 /* Queues a notice for the user. Callback of cleave_options.on_notice; the trainer also calls this
- * function itself. Any thread may call this function. */
+ * function itself. Thread-safe. */
 void clv_trainer_on_notice(void *trainer, const char *text);
 /* Callback of cleave_options.on_event: stores an event of the measured context. user: the
  * trainer. */
@@ -176,13 +180,13 @@ bool clv_step_meter_locate(const clv_trainer *t, const clv_placed_schedule *l,
 /* Sums up the waits of the measured round. Sorts the stored events. (profiler.c) */
 void clv_step_meter_sum_waits(clv_trainer *t, const clv_placed_schedule *l, clv_waits *ret);
 
-/* Computes costs from the events of the measured round. Measures the round-trip times of all
- * links. */
+/* Computes the times of stages and links (costs) from the events of the measured round. Measures
+ * the round-trip times of all links. */
 clv_code clv_step_meter_measure(clv_trainer *t, const clv_placed_schedule *l, clv_sched_costs *ret,
                                 clv_err *err) CLV_USE_RESULT;
 
 /* Converts a failure of libcleave to an error of the trainer, with step, worker and reason in its
- * text. Stores the worker's name in t->lost_worker if the failure is its loss. */
+ * text. Stores the worker's name in t->lost_worker if the failure is the loss of this worker. */
 clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *reason, clv_err *err);
 /* Sets the activity and the step that later errors name. activity: static text. */
 void clv_trainer_set_activity(clv_trainer *t, const char *activity, uint64_t step);
@@ -195,7 +199,7 @@ void clv_trainer_set_activity(clv_trainer *t, const char *activity, uint64_t ste
   } while (0)
 #define CLV_API_ERROR &api_error_
 
-/* Returns n rows of a batch from row `start` on, as an argument of libcleave. */
+/* Returns n rows of a batch from row `start` on, as an input tensor for libcleave. */
 cleave_tensor clv_batch_rows(const clv_tensor *batch, size_t start, size_t n);
 
 /* ---- packed sequences (packed.c) ------------------------------------------------------------- */
@@ -246,7 +250,7 @@ bool clv_trainer_has_accuracy(const clv_trainer *t);
  * `labels`. */
 size_t clv_trainer_count_correct(const clv_trainer *t, const cleave_tensor *prediction,
                                  const clv_tensor *labels, size_t start, size_t n);
-/* Returns true for a label that loss.ignore_index leaves out of the loss. */
+/* Returns true for a label that the loss leaves out, because it is equal to loss.ignore_index. */
 bool clv_trainer_is_ignored_label(const clv_trainer *t, int64_t label);
 /* Returns the divisor of the loss's mean over n rows: n, or, if labels are class numbers, the sum
  * of class weights of the labels that are not ignored. */
@@ -307,8 +311,8 @@ clv_code clv_trainer_allow_batch(clv_trainer *t, uint64_t n_samples, bool is_tra
 clv_code clv_trainer_charge_direct_flows(clv_trainer *t, uint32_t stage, uint64_t n_samples,
                                          uint64_t n_positions, bool is_training,
                                          clv_err *err) CLV_USE_RESULT;
-/* Gets allowances from the egress record for n pieces of a stage's state. Call before the pieces
- * are sent. */
+/* Gets allowances from the egress record for n tensors of a stage's state. Call before these
+ * tensors are sent. */
 clv_code clv_trainer_allow_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                  const clv_weights_want *items, size_t n,
                                  clv_err *err) CLV_USE_RESULT;
@@ -320,10 +324,10 @@ clv_code clv_trainer_check_ledger(const clv_trainer *t, clv_err *err) CLV_USE_RE
 /* Adds the keys of a stage's layers to the ledger. At the begin of a run, also adds the parameters
  * that are drawn from the keys. Returns when the disk has the lines. Errors: see clv_ledger_add. */
 clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *err) CLV_USE_RESULT;
-/* Makes samples of values, by which the ledger names tensors, for n pieces of state that a stage
- * receives or returns. The caller fills the samples with the bytes of the pieces, calls
+/* Makes samples of values, by which the ledger names tensors, for n tensors of state that a stage
+ * receives or returns. The caller fills the samples with the bytes of these tensors, calls
  * clv_trainer_note_values, and then clv_trainer_free_samples. *ret NULL: the ledger does not record
- * these pieces. */
+ * these tensors. */
 clv_code clv_trainer_new_samples(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                  const clv_weights_want *items, size_t n, clv_weights_sample **ret,
                                  clv_err *err) CLV_USE_RESULT;
@@ -368,9 +372,9 @@ clv_code clv_trainer_send_state(clv_trainer *t, uint32_t stage, cleave_state_kin
 
 /* ---- restoring checkpoints of another cut (resplit.c) ---------------------------------------- */
 
-/* Checks that the layers that are at workers now, and were at the master when checkpoint c was
- * written, may move. The commands have checked this for the newest checkpoint before they
- * connected; a recovery may load an older one. */
+/* Checks that layers may move to workers. Checks only layers that were at the master when
+ * checkpoint c was written, and are at workers now. The command has checked the newest checkpoint
+ * before it connected, but a recovery may load an older one. */
 clv_code clv_trainer_check_moved_layers(const clv_trainer *t, const clv_checkpoint *c,
                                         clv_err *err) CLV_USE_RESULT;
 /* Restores all stages from a checkpoint of another cut. CLV_INVALID: a stage needs a tensor that

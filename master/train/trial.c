@@ -17,18 +17,19 @@
 
 enum { N_TRIALS = 3, STEPS_PER_TRIAL = 4 };
 static const uint64_t trial_micro_batches[N_TRIALS] = {1, 4, 16};
-/* longest predicted step that may be chosen, divided by the quickest one */
+/* largest permitted ratio of the predicted duration of the chosen step to that of the quickest */
 static const double MAX_STEP_SLOWDOWN = 1.02;
 
 /* ---- running one trial ----------------------------------------------------------------------- */
 
-/* A trial with one number of micro-batches. Its config shares the texts of the session. */
+/* A trial with one number of micro-batches. `config` is a copy of the session's and points at the
+ * same texts. */
 typedef struct trial {
   clv_session_config config;
   clv_blueprint *blueprint;
   clv_trainer *trainer;
   clv_batch batch;
-  clv_sched_costs quickest_costs; /* costs of the quickest step */
+  clv_sched_costs quickest_costs; /* times of stages and links in the quickest step */
   double quickest_s;              /* duration of the quickest step */
   /* code of the first measurement that failed, whose error is `err`; CLV_OK: none failed */
   clv_code code;
@@ -73,8 +74,8 @@ static clv_code make_random_batch(const clv_blueprint *b, int64_t n, clv_batch *
   return make_random_tensor(&labels, n, 0, &ret->y, err);
 }
 
-/* Callback of the trainer after each step: stores the costs of the quickest step. The first step
- * does not count, because nodes make plans in it. */
+/* Callback of the trainer after each step: stores the costs (times of stages and links) of the
+ * quickest step. The first step does not count, because nodes make plans in it. */
 static void on_measured_step(void *user, clv_trainer *trainer, const clv_placed_schedule *l) {
   trial *t = user;
   clv_sched_costs costs;
@@ -108,11 +109,11 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
   t->config = *b->config;
   t->config.pipeline.micro_batches = n_micro;
   CLV_TRY(clv_random_bytes(&t->config.train.seed.key, sizeof(clv_key), err));
-  /* the window stays fixed, so that the trainer does not change it: on_measured_step measures the
-   * steps instead */
+  /* a fixed window, so that the trainer chooses none: on_measured_step evaluates the measurements
+   * of the steps */
   t->config.pipeline.window = CLV_WINDOW_TEXTBOOK;
-  /* an interleaved schedule needs a number of micro-batches that is a multiple of the nodes'
-   * number */
+  /* trials use 1f1b in place of an interleaved schedule, whose number of micro-batches must be a
+   * multiple of the number of nodes */
   if (t->config.pipeline.schedule == CLV_PIPE_INTERLEAVED)
     t->config.pipeline.schedule = CLV_PIPE_1F1B;
   CLV_TRY(clv_blueprint_new_of_inputs(&t->config, &b->inputs, clv_blueprint_labels_node(b).dtype,
@@ -133,10 +134,11 @@ typedef struct trial_measurements {
   uint32_t n; /* number of trials with a measured step */
   uint64_t n_micro[N_TRIALS];
   int64_t micro_samples[N_TRIALS]; /* samples of a micro-batch, descending */
-  clv_sched_costs *costs;          /* [n] costs of the quickest step of each trial */
+  clv_sched_costs *costs; /* [n] times of stages and links, of each trial's quickest step */
 } trial_measurements;
 
-/* Interpolates between the trials the costs of a micro-batch of `samples` samples. */
+/* Estimates the costs (times of stages and links) of a micro-batch of `samples` samples, by
+ * interpolation between the trials. */
 static void interpolate_costs(const trial_measurements *c, double samples, clv_sched_costs *ret) {
   static const size_t field_offsets[] = {offsetof(clv_sched_costs, forward_seconds),
                                          offsetof(clv_sched_costs, input_grad_seconds),
