@@ -82,8 +82,8 @@ static const char session_text[] = SESSION_TEXT_BEGIN
     "loss: {kind: cross_entropy}\n"
     "train: {epochs: 1, batch: 100, optimizer: {kind: adam, lr: 0.001}}\n";
 
-/* Layers of the first stage in the session file: for a table of numbers and words, and for a table
- * whose only input is a text. */
+/* Text of the first stage's layers in the session file. number_layers_text: for a table of numbers
+ * and words; text_layers_text: for a table whose only input is a text. */
 static const char number_layers_text[] = "    layers: [{op: linear, out: 64}, {op: relu}]\n";
 static const char text_layers_text[] =
     "    layers:\n"
@@ -261,7 +261,7 @@ static clv_code write_first_files(const example_data *d, clv_err *err) {
 
 /* ---- a session for a table of the user ------------------------------------------------------- */
 
-/* Appends what to do about a column that is left out although it may be of use. */
+/* Appends advice on a column that the session leaves out although it may be of use. */
 static void append_column_advice(const clv_found_column *c, clv_bytes *out) {
   if (c->has_unclear_dates)
     clv_bytes_puts(out, "; dates: say as: date, and format: \"%d/%m/%Y\" or \"%m/%d/%Y\"");
@@ -301,8 +301,8 @@ static bool has_nameless_column(const clv_found_table *t) {
   return false;
 }
 
-/* Returns the first column of texts, if a table has no other input; t->n: it has another input, or
- * no texts. */
+/* Returns the index of the first column of texts, if a table has no other input; t->n: the table
+ * has another input, or no texts. */
 static size_t find_only_text(const clv_found_table *t) {
   size_t found = t->n;
   for (size_t i = t->n; i-- > 0;) {

@@ -8,9 +8,9 @@
 
 #define AT(member) offsetof(clv_master_arguments, member)
 
-/* values of --weights, in the order of CLV_WEIGHTS_TRAINED and CLV_WEIGHTS_EMA */
+/* values of the option --weights, in the order of CLV_WEIGHTS_TRAINED and CLV_WEIGHTS_EMA */
 static const char *const weight_kinds[] = {"trained", "ema", NULL};
-/* values of --format, in the order of clv_predictions_format */
+/* values of the option --format, in the order of clv_predictions_format */
 static const char *const record_formats[] = {"csv", "jsonl", "npy", NULL};
 
 static void write_session_keys(clv_bytes *out) {

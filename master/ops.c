@@ -64,8 +64,8 @@ static void put_json_attr(const clv_op_def *def, const clv_attr_row *row, clv_by
 
 /* ---- parameters and backends ----------------------------------------------------------------- */
 
-/* Finds the slots of an op's parameters. They depend on the attributes, so the function takes the
- * default of each attribute, and 1 for an attribute without a default. */
+/* Finds the slots (descriptions) of an op's parameters. They depend on the attributes, so the
+ * function takes the default of each attribute, and 1 for an attribute without a default. */
 static int find_slots(clv_op op, const clv_op_def *def, clv_slot ret[CLV_MAX_PARAMS]) {
   clv_attr_value values[CLV_COUNT(def->attrs)];
   clv_attrs attrs;
@@ -85,8 +85,8 @@ static void put_params(clv_op op, const clv_op_def *def, const char *quote, cons
     clv_bytes_printf(out, "%s%s%s%s", i ? separator : "", quote, slots[i].suffix, quote);
 }
 
-/* Returns true if the CUDA backend has the op. The list of its ops is known without its library,
- * which is loaded only on a machine with a CUDA device. */
+/* Returns true if the CUDA backend has the op. The list of ops is compiled in, so it is known
+ * without the backend's library, which is loaded only on a machine with a CUDA device. */
 static bool has_cuda_op(clv_op op) {
   static const bool has_op[CLV_OP_COUNT] = {
 #define CUDA_OP(name) [CLV_OP_NUMBER_##name] = true,

@@ -30,8 +30,8 @@ int clv_cmd_log(void *args) {
   return choose_exit_code(code, run_exit_code, &err);
 }
 
-/* Reads the egress record, the list of sent tensors, of a run folder. --fresh moves the other files
- * of a finished run, but the record stays in the folder from which the tensors left. */
+/* Reads the egress record, the list of sent tensors, in a run folder. `train --fresh` moves the
+ * other files of a finished run, but this record stays in the folder of the run that sent. */
 static clv_code read_egress_record(const char *folder, clv_egress_summary *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, folder);

@@ -10,8 +10,8 @@
 #include "master/history/history.h"
 #include "master/master_int.h"
 
-/* How the first signal asked the command to stop; 0: no signal yet. Atomic, because a signal may
- * interrupt any thread, also those of gRPC. */
+/* How the first signal asked the command to stop (CLV_INTERRUPTED or CLV_ASKED_TO_STOP); 0: no
+ * signal yet. Atomic, because a signal may interrupt any thread, also those of gRPC. */
 static _Atomic(int) interrupted;
 /* true: the command has no state to save, so the first signal ends the process at once; set before
  * the signal handlers are installed */

@@ -113,8 +113,8 @@ static clv_code print_file(void *user, const clv_found_file *f, clv_err *err) {
   return CLV_OK;
 }
 
-/* Returns given_id, the id that the tokenizer file gives. If that is negative, returns the id of
- * the token `name`; -1: there is no such token. */
+/* Returns given_id, the token id in the tokenizer file, unless it is negative. Then returns the id
+ * of the token `name`; -1: there is no such token. */
 static int32_t choose_token_id(const clv_tokenizer *t, int32_t given_id, const char *name) {
   return given_id < 0 ? clv_tokenizer_token_id(t, name) : given_id;
 }

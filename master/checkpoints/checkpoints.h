@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * checkpoints: the files of checkpoints that are at workers. Reads, compares, fetches and removes
- * them by the unary calls that need no session, and seals copies of checkpoints (escrow). Prints
- * nothing: the commands in master/run report.
+ * checkpoints: handles those files of checkpoints that workers store. Reads, compares, fetches and
+ * removes the files by unary gRPC calls, which need no session. Also makes sealed (encrypted)
+ * copies of checkpoints (escrow). Prints nothing: the commands in master/run report results.
  *
  * Threads: objects belong to one thread at a time.
  */
@@ -39,7 +39,7 @@ clv_code clv_stores_remove_file(clv_stores *s, const char *keeper_identity, cons
  * clv_stores_check_file and clv_checkpoint_gather are about the file. */
 bool clv_stores_is_unreachable_error(const clv_err *err);
 
-/* Reads a file that a manifest lists, in the checkpoint's folder or at its worker. */
+/* Reader of a file that a manifest lists, in the checkpoint's folder or at a worker. */
 typedef struct clv_stored_reader clv_stored_reader;
 /* Opens the file `f` for reading. `s` and `f` must outlive *ret. begin_offset: offset of the first
  * byte to read. CLV_DATA_LOSS: the file is missing in the folder, or has another size. */
@@ -81,7 +81,7 @@ clv_code clv_checkpoint_gather(const char *run_dir, uint64_t step, clv_stores *s
 
 /* ---- removing orphans, files that no checkpoint needs (orphans.c) ---------------------------- */
 
-/* An orphan: a file at a worker that no checkpoint needs and that shall be removed. */
+/* A file at a worker that no checkpoint needs, and that the master has yet to remove. */
 typedef struct clv_orphan {
   char kept_file_name[CLV_FILE_NAME + 1];
   uint64_t bytes;
@@ -109,16 +109,16 @@ clv_code clv_orphans_read(const char *run_dir, clv_orphans *ret, clv_err *err) C
 clv_code clv_orphans_add_manifest_files(const char *run_dir, const clv_manifest *m,
                                         clv_err *err) CLV_USE_RESULT;
 
-/* Callback for each orphan. reason: why it could not be removed; NULL: the worker has no such
- * file any more. */
+/* Callback for each orphan that a call has tried to remove. reason: why it could not be removed;
+ * NULL: the worker has no such file any more. */
 typedef void clv_orphan_report_fn(void *user, const clv_orphan *o, const clv_err *reason);
 
-/* Removes the orphans of a run folder at their workers, except files that a manifest in the folder
- * lists, and drops them from kept.orphans. Reports each orphan. Returns the first failure to reach
- * a worker, whose files stay listed. The caller holds the lock of the run. */
+/* Removes the orphans of a run folder at their workers and then from kept.orphans. Skips a file
+ * that a manifest in the folder still lists; reports each of the others. Returns the first failure;
+ * files that could not be removed stay listed. The caller holds the lock of the run. */
 clv_code clv_orphans_remove_files(const char *run_dir, clv_stores *s, clv_orphan_report_fn *report,
                                   void *user, clv_err *err) CLV_USE_RESULT;
-/* Deletes the checkpoint of a step. Its files at workers become orphans. */
+/* Deletes the checkpoint of a step. The checkpoint's files at workers become orphans. */
 clv_code clv_checkpoint_abandon(const char *run_dir, uint64_t step, clv_err *err) CLV_USE_RESULT;
 
 /* ---- escrow: sealed, encrypted copies of checkpoints (escrow.c) ------------------------------ */
@@ -129,10 +129,10 @@ typedef struct clv_escrow_location {
   const char *dir, *id; /* DIR and ID of the folder DIR/ID; ID: id of the run, from run.json */
 } clv_escrow_location;
 
-/* Seals a copy of a checkpoint, whose files are in its folder or at workers, and then deletes
- * copies of other steps. Completes a copy that an earlier call has begun. *ret_bytes: bytes of the
- * files, 0 if the copy was complete already. CLV_CANCELLED: `cancel_hook` (may be NULL) has ended
- * the call. */
+/* Writes a sealed (encrypted) copy of a checkpoint, whose files are in its folder or at workers,
+ * and then deletes the copies of all other steps. Completes a copy that an earlier call has begun.
+ * *ret_bytes: bytes of the checkpoint's files, 0 if the copy was complete already. CLV_CANCELLED:
+ * `cancel_hook` (may be NULL) has ended the call. */
 clv_code clv_escrow_write_copy(const clv_escrow_location *at, const clv_seal_key *key,
                                const char *run_dir, uint64_t step, clv_stores *s,
                                const clv_cancel_hook *cancel_hook, uint64_t *ret_bytes,
@@ -145,9 +145,9 @@ uint64_t clv_escrow_newest_step(const clv_escrow_location *at);
 /* Reads the id of the key that sealed the newest complete copy. CLV_NOT_FOUND: there is no copy. */
 clv_code clv_escrow_key_id(const clv_escrow_location *at, char ret_id[17],
                            clv_err *err) CLV_USE_RESULT;
-/* Writes the newest complete copy into the run folder, where it is a checkpoint with all files in
- * its folder. Keeps files that the folder has already. CLV_NOT_FOUND: there is no complete copy.
- * The caller holds the lock of the run. */
+/* Unseals (decrypts) the newest complete copy that is not damaged to the run folder, as a
+ * checkpoint with all files in its folder. Keeps undamaged files that the folder has already.
+ * CLV_NOT_FOUND: there is no complete copy. The caller holds the lock of the run. */
 clv_code clv_escrow_restore_checkpoint(const clv_escrow_location *at, const clv_seal_key *key,
                                        const char *run_dir, uint64_t *ret_step,
                                        clv_err *err) CLV_USE_RESULT;
@@ -157,10 +157,11 @@ clv_code clv_escrow_restore_checkpoint(const clv_escrow_location *at, const clv_
 /* State of the sealed copies of a run, which any process can read from their folder. */
 typedef struct clv_escrow_state {
   uint64_t step;  /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
-  uint64_t bytes; /* bytes of the sealed files of that copy */
-  uint64_t completed_wall_ms; /* time at which that copy was complete, in ms since 1970 */
-  char error[CLV_ERR_TEXT];   /* why the last try to seal a copy has failed; "": no failure */
-  uint64_t error_wall_ms;     /* time of the failure in `error`, in ms since 1970 */
+  uint64_t bytes; /* size in bytes of the sealed (encrypted) files of the newest complete copy */
+  /* time at which the newest complete copy was completed, in ms since 1970 */
+  uint64_t completed_wall_ms;
+  char error[CLV_ERR_TEXT]; /* why the last try to seal a copy has failed; "": no failure */
+  uint64_t error_wall_ms;   /* time of the failure in `error`, in ms since 1970 */
 } clv_escrow_state;
 void clv_escrow_read_state(const clv_escrow_location *at, clv_escrow_state *ret);
 /* Stores the reason `text` why sealing a copy has failed. text NULL: a copy has succeeded, so the
@@ -179,16 +180,19 @@ clv_code clv_escrow_start(const clv_session_config *config, const clv_escrow_loc
                           clv_err *err) CLV_USE_RESULT;
 /* Progress of the thread that seals copies. */
 typedef struct clv_escrow_progress {
-  uint64_t step;  /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
-  uint64_t bytes; /* bytes of that copy's files; 0: this process did not make the copy */
-  /* time at which that copy was complete, in ms since 1970; 0: this process did not make the
-   * copy */
+  uint64_t step; /* step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none */
+  /* size in bytes of the checkpoint's files in the newest copy; 0: another process made the copy */
+  uint64_t bytes;
+  /* time at which the newest complete copy was completed, in ms since 1970; 0: another process made
+   * the copy */
   uint64_t completed_wall_ms;
   uint64_t n_failures; /* number of tries to seal a copy that have failed */
 } clv_escrow_progress;
 void clv_escrow_get_progress(clv_escrow *e, clv_escrow_progress *ret);
-/* Appends a line for each copy that was completed or failed since the last call. */
+/* Appends a line of text for each copy that was completed, and for each failed try to make a copy,
+ * since the last call. */
 void clv_escrow_take_notes(clv_escrow *e, clv_bytes *out);
-void clv_escrow_stop(clv_escrow *e); /* abandons the copy that is being written; takes NULL */
+/* ends the thread, which abandons an unfinished copy; frees e; NULL is allowed */
+void clv_escrow_stop(clv_escrow *e);
 
 #endif

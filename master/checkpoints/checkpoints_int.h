@@ -8,7 +8,7 @@
 
 #include "master/checkpoints/checkpoints.h"
 
-/* bytes of a range that is read at once, the most that a worker returns */
+/* number of bytes that one call reads from a file; a worker returns no more in one answer */
 enum { CLV_CHECKPOINTS_RANGE_BYTES = 1 << 20 };
 
 /* closes *fd unless it is -1; cleanup function for CLV_AUTO */

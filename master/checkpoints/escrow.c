@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sealed copies of checkpoints. A copy has all files of a checkpoint, so it restores the run even
- * if workers and run folder have lost their files. Each sealed file is bound to run, step and name.
+ * Sealed (encrypted) copies of checkpoints. A copy has all files of a checkpoint, so it restores
+ * the run even if workers and run folder have lost their files. A sealed file can only be read
+ * under the run id, step and file name with which it was written.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -46,8 +47,8 @@ static clv_code make_sealed_path(const sealed_copy *c, const char *file, clv_byt
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* Makes the name to which a sealed file is bound: run, step and file. A reader refuses a sealed
- * file that was put in the place of another one. */
+/* Makes the name that the encryption binds to a sealed file: run, step and file. A reader refuses a
+ * sealed file that was put in the place of another one. */
 static void make_bound_name(const sealed_copy *c, const char *file,
                             char name[CLV_SEAL_MAX_NAME_BYTES]) {
   snprintf(name, CLV_SEAL_MAX_NAME_BYTES, "%.40s/checkpoint-%llu/%s", c->at->id,
@@ -110,7 +111,8 @@ static clv_code delete_copy(const clv_escrow_location *at, uint64_t step, clv_er
   return clv_checkpoint_remove(c.run_path.data, step, err);
 }
 
-/* Deletes the copy of step `chosen_step`; with `deletes_others`, the copies of all other steps. */
+/* Deletes the copy of step `chosen_step`. With `deletes_others`, keeps this copy, and deletes the
+ * copies of all other steps instead. */
 static clv_code delete_copies(const clv_escrow_location *at, uint64_t chosen_step,
                               bool deletes_others, clv_err *err) {
   CLV_AUTO(sealed_copy_done) sealed_copy c = {.at = at};
@@ -194,7 +196,7 @@ clv_code clv_escrow_key_id(const clv_escrow_location *at, char ret_id[17], clv_e
 
 typedef clv_code data_consumer_fn(void *user, const void *data, size_t len, clv_err *err);
 
-/* Reads a sealed file to its end, and passes its data to `consume`. */
+/* Decrypts a sealed file from begin to end, and passes its data to the callback `consume`. */
 static clv_code unseal_file(const sealed_copy *c, const char *file, data_consumer_fn *consume,
                             void *user, clv_err *err) {
   CLV_AUTO(clv_sealed_reader_freep) clv_sealed_reader *r = NULL;
@@ -222,7 +224,7 @@ static clv_code append_text(void *user, const void *data, size_t len, clv_err *e
   return text->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* A file that is being unsealed into the run folder. */
+/* A file of the run folder that is being written with the decrypted data of a sealed file. */
 typedef struct unsealed_file {
   int fd;
   const char *path;
@@ -243,7 +245,8 @@ static clv_code write_part(void *user, const void *data, size_t len, clv_err *er
   return CLV_OK;
 }
 
-/* Unseals a file to `path`, and compares its digest with the manifest. */
+/* Decrypts the sealed copy of file `f` to `path`, and compares the digest of the data with the
+ * manifest. */
 static clv_code unseal_file_to_path(const sealed_copy *c, const clv_manifest_file *f,
                                     const char *path, clv_err *err) {
   CLV_AUTO(clv_checkpoints_close_fdp)
@@ -259,7 +262,7 @@ static clv_code unseal_file_to_path(const sealed_copy *c, const clv_manifest_fil
   return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", path, strerror(errno));
 }
 
-/* Restores a file of the checkpoint, unless the folder already has it. */
+/* Writes a file of the checkpoint to the folder, unless an undamaged file is there already. */
 static clv_code restore_file(const sealed_copy *c, const char *folder, const clv_manifest_file *f,
                              clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, tmp = {0};

@@ -49,7 +49,7 @@ static void measure_copy(const char *folder, clv_escrow_state *ret) {
   }
 }
 
-static void read_error(const char *path, clv_escrow_state *ret) {
+static void read_error_file(const char *path, clv_escrow_state *ret) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   struct stat st;
   if (stat(path, &st) != 0 || clv_file_read(path, CLV_ERR_TEXT, &text, NULL) != CLV_OK) return;
@@ -64,5 +64,5 @@ void clv_escrow_read_state(const clv_escrow_location *at, clv_escrow_state *ret)
   snprintf(name, sizeof name, "checkpoint-%llu", (unsigned long long)ret->step);
   if (ret->step != CLV_CHECKPOINT_NONE && make_path(at, name, &folder, NULL) == CLV_OK)
     measure_copy(folder.data, ret);
-  if (make_path(at, "error.txt", &error, NULL) == CLV_OK) read_error(error.data, ret);
+  if (make_path(at, "error.txt", &error, NULL) == CLV_OK) read_error_file(error.data, ret);
 }

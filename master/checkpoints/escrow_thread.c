@@ -19,7 +19,7 @@ struct clv_escrow {
   pthread_t thread;
   bool has_thread;
   atomic_bool must_stop;
-  /* protects `notes` and changes of `progress`; also the mutex of the condition stop_requested */
+  /* protects `notes` and changes of `progress`; the thread waits with it for stop_requested */
   pthread_mutex_t mutex;
   pthread_cond_t stop_requested; /* signalled when must_stop is set */
   clv_escrow_progress progress;  /* only the sealing thread changes it */
@@ -94,7 +94,7 @@ static void seal_newest(clv_escrow *e) {
   }
 }
 
-/* Waits as long as checkpoint.escrow.every says. Returns false if the thread shall stop. */
+/* Waits for the time in checkpoint.escrow.every. Returns false if the thread shall stop. */
 static bool wait_for_next_checkpoint(clv_escrow *e) {
   uint64_t ms = e->config->checkpoint.escrow.every_ms;
   struct timespec wait_deadline;

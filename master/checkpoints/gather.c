@@ -2,7 +2,7 @@
  *
  * Fetching the files of a checkpoint that are at workers. At any moment each file of the checkpoint
  * is complete at the place that the manifest names: the manifest changes after the fetched file is
- * durable. The worker's copy is an orphan from then on.
+ * durable. From then on the worker's copy is an orphan: the master removes it later.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 typedef struct part_file {
   clv_bytes path; /* path of the temporary file NAME.part */
   int fd;
-  uint64_t n_bytes; /* number of bytes that were fetched */
+  uint64_t n_bytes; /* number of bytes of the file that were fetched, now or by an earlier call */
 } part_file;
 
 static void part_file_done(part_file *p) {
@@ -30,8 +30,8 @@ static clv_code fail_part_file(const part_file *p, const char *operation, clv_er
   return clv_fail(err, CLV_PRECONDITION, "%s: %s: %s", p->path.data, operation, strerror(errno));
 }
 
-/* Opens NAME.part. Keeps the bytes that an earlier gather has left in this file, rounded down to a
- * multiple of the range size. */
+/* Opens NAME.part. Keeps the bytes that an earlier, interrupted fetch has left in this file,
+ * rounded down to a multiple of the range size. */
 static clv_code open_part(const char *folder, const clv_manifest_file *f, part_file *p,
                           clv_err *err) {
   struct stat st;
@@ -74,8 +74,8 @@ static clv_code fetch_missing_bytes(clv_stores *s, const clv_manifest_file *f, p
   return clv_checkpoints_compare_digest(&digest, f, err);
 }
 
-/* Fetches a file to its name in the folder. If the bytes that an earlier gather has left are
- * damaged, fetches the file again from its begin. */
+/* Fetches a file from its worker to the checkpoint's folder. If the bytes that an earlier fetch has
+ * left are damaged, fetches the file again from its begin. */
 static clv_code fetch_file(clv_stores *s, const char *folder, const clv_manifest_file *f,
                            clv_err *err) {
   CLV_AUTO(part_file_done) part_file p = {.fd = -1};
@@ -95,8 +95,9 @@ static clv_code fetch_file(clv_stores *s, const char *folder, const clv_manifest
   return clv_file_sync_folder(path.data, err);
 }
 
-/* Fetches a file, and lists it in the manifest as one in the folder. On success f->keeper_identity
- * and f->kept_file_name are NULL; the caller frees the texts that they pointed at. */
+/* Fetches a file, and then lists it in the manifest as a file in the folder. On success
+ * f->keeper_identity and f->kept_file_name are NULL; the caller frees the two strings that were
+ * there. */
 static clv_code gather_file(const char *run_dir, const char *folder, clv_manifest *m,
                             clv_manifest_file *f, clv_stores *s, clv_err *err) {
   CLV_TRY(fetch_file(s, folder, f, err));

@@ -41,7 +41,8 @@ static clv_code add_orphan(clv_orphans *l, const char *kept_file_name, uint64_t 
   return CLV_OK;
 }
 
-/* Parses a line without its end. Accepts only the bytes that append_orphan_line writes. */
+/* Parses a line of kept.orphans, without its line end. Accepts only the bytes that
+ * append_orphan_line writes. */
 static bool parse_orphan_line(const char *line, size_t len, clv_orphans *l, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes line_copy = {0}, rewritten_line = {0};
   char *remaining_text, *kept_file_name, *bytes_text, *end;
@@ -146,8 +147,8 @@ static clv_code list_needed_files(const char *run_dir, clv_orphans *ret, clv_err
   return CLV_OK;
 }
 
-/* Removes one orphan, a file that no checkpoint needs, at its worker. Returns false if the orphan
- * has to stay in kept.orphans. */
+/* Removes one file of kept.orphans at its worker, unless a checkpoint still needs the file. Returns
+ * false if the file has to stay in kept.orphans. */
 static bool remove_orphan_file(clv_stores *s, const clv_orphans *needed_files, const clv_orphan *o,
                                clv_orphan_report_fn *report, void *user, clv_err *reason) {
   if (is_listed(needed_files, o->kept_file_name, o->keeper_identity)) return false;

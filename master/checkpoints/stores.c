@@ -171,11 +171,11 @@ struct clv_stored_reader {
   clv_stores *stores;
   const clv_manifest_file *file;
   int fd;        /* file in the folder of the checkpoint; -1: the file is at a worker */
-  store *keeper; /* worker that has the file; NULL: the file is in the folder of the checkpoint */
+  store *keeper; /* worker that has the file; NULL: it is in the checkpoint's folder */
   uint64_t kept_file_version;
   uint64_t offset; /* offset of the next range to read */
-  /* digest of the bytes read so far; NULL: reading does not begin at 0, or the digest was compared
-   * already */
+  /* SHA-256 of the bytes read so far; NULL: reading does not begin at offset 0, or the digest was
+   * compared with the manifest already */
   clv_sha256_parts *digest;
   char range_data[CLV_CHECKPOINTS_RANGE_BYTES];
 };
@@ -254,7 +254,7 @@ clv_code clv_stores_check_file(clv_stores *s, const char *folder, const clv_mani
   return CLV_OK;
 }
 
-/* Compares name, size and digest that a worker reports for a file with the manifest. */
+/* Compares with the manifest the name, size and digest that a worker reports for a file. */
 static clv_code compare_with_reported_list(const cleave_kept_files *l, const clv_manifest_file *f,
                                            clv_err *err) {
   if (l->n != 1 || strcmp(l->files[0].name, f->kept_file_name) != 0)

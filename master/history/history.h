@@ -10,9 +10,10 @@
  * commands runs, log and stop call the clv_history_ functions from other processes.
  *
  * Record locks belong to the process, and the kernel releases them when the process closes any
- * descriptor of the file. Therefore only clv_run_lock opens run.lock in the process that trains.
+ * descriptor of the file. Therefore the process that trains opens run.lock only in
+ * clv_run_lock_new.
  *
- * Threads: one at a time.
+ * Threads: call these functions from one thread at a time.
  */
 #ifndef CLEAVE_HISTORY_H
 #define CLEAVE_HISTORY_H
@@ -32,16 +33,17 @@ typedef struct clv_run_lock clv_run_lock;
 #define CLV_RUN_BEST_FILE "checkpoint.best" /* step, metric and value of the best checkpoint */
 /* settings of a table's columns that were computed from the training records */
 #define CLV_RUN_TABLE_FILE "table.json"
-/* records of the test with the largest losses, by their ids */
+/* ids and losses of the test records with the largest losses */
 #define CLV_RUN_WORST_FILE "worst_records.json"
-/* scores of `eval --intervals`: step of the checkpoint, records, scores with intervals */
+/* result of `eval --intervals`: step, number of records, scores and their intervals */
 #define CLV_RUN_INTERVALS_FILE "intervals.json"
 #define CLV_RUN_DATA_FILE "data.digest" /* digests of the training records and labels */
 /* changes of session and data that resumed attempts found, with the old and the new value */
 #define CLV_RUN_CHANGES_FILE "changes.jsonl"
 
-/* Creates the folder if needed, locks it, and moves back the files that a killed `--fresh` had
- * moved away. CLV_PRECONDITION: another process trains there; the message names it. */
+/* Creates the run folder if needed, locks it, and moves back the files that a killed `train
+ * --fresh` had moved away. CLV_PRECONDITION: another process trains in the folder; the error text
+ * names it. */
 clv_code clv_run_lock_new(const char *run_dir, clv_run_lock **ret, clv_err *err) CLV_USE_RESULT;
 void clv_run_lock_free(clv_run_lock *c); /* releases the lock; NULL is allowed */
 
@@ -51,12 +53,12 @@ bool clv_run_lock_is_finished(const clv_run_lock *c);
 /* True if run.json records a checkpoint. */
 bool clv_run_lock_has_checkpoint(const clv_run_lock *c);
 
-/* Makes room for a run that starts from scratch: moves the files of the earlier run to a folder
- * NAME.1, NAME.2 ... beside this one. When the new run starts (clv_run_lock_note_start), the
+/* Makes room for a run that starts from scratch: moves the files of the earlier run to a new folder
+ * NAME.1, NAME.2 ... beside the run folder. When the new run starts (clv_run_lock_note_start), the
  * earlier run stays there if it had finished once, and is deleted otherwise. If the new attempt
  * ends or dies before it starts, the files are moved back. */
 clv_code clv_run_lock_move_earlier_run(clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
-/* Returns the folder that now holds an earlier, finished run; NULL: no such run was moved. */
+/* Returns the path of the folder that now has an earlier, finished run; NULL: none was moved. */
 const char *clv_run_lock_moved_folder(const clv_run_lock *c);
 
 typedef struct clv_run_lock_info {
@@ -78,9 +80,9 @@ clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *fa
 clv_code clv_run_lock_raise_epoch(clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
 /* Records that the attempt, after a recovery, trains again from `step`. */
 void clv_run_lock_note_recovery(clv_run_lock *c, uint64_t step);
-/* Reads run.json. CLV_ABORTED: another process has begun an attempt there, which only happens if
- * the folder's file system gave its lock to two hosts; this process must not write to the run any
- * more. */
+/* Reads run.json. CLV_ABORTED: another process has begun an attempt in the folder, which only
+ * happens if the folder's file system gave its lock to two hosts; this process must not write to
+ * the run any more. */
 clv_code clv_run_lock_check_newest(const clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
 /* Returns what the master sends to workers for the attempt that has begun: the session id and the
  * epoch of this attempt. */
@@ -88,18 +90,19 @@ void clv_run_lock_attempt_id(const clv_run_lock *c, uint8_t ret_session[16], uin
 /* Records `summary`: what the look, the measurement before the run, found in the tensors that will
  * be sent. */
 void clv_run_lock_note_look(clv_run_lock *c, const char *summary);
-/* Records the first step, the number of steps and the digest of the session. From here on a record
- * that cannot be written causes a notice, not an error, so that it never ends a run. A NULL lock is
- * allowed here and in the functions below. */
+/* Records the first step, the number of steps and the digest of the session. After this call a
+ * failed write of run.json causes a notice, not an error, so that it never ends a run. c may be
+ * NULL here and in the functions below. */
 void clv_run_lock_note_start(clv_run_lock *c, uint64_t step, uint64_t total_steps,
                              const clv_sha256 *config);
-void clv_run_lock_note_step(clv_run_lock *c, uint64_t step, double loss,
-                            double accuracy); /* in the record in memory; writes no file */
-/* Remembers the best evaluation: by accuracy, or by loss where accuracy is NaN. */
+/* Updates step, loss and accuracy in the record in memory. Does not write run.json. */
+void clv_run_lock_note_step(clv_run_lock *c, uint64_t step, double loss, double accuracy);
+/* Records the evaluation `e` if it is the best so far: by accuracy, or by loss where accuracy is
+ * NaN. */
 void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e);
 /* Forgets the best evaluation if its step is later than `step`, to which the run goes back. */
 void clv_run_lock_note_rewind(clv_run_lock *c, uint64_t step);
-void clv_run_lock_note_checkpoint(clv_run_lock *c); /* after a checkpoint: writes run.json */
+void clv_run_lock_note_checkpoint(clv_run_lock *c); /* call after a checkpoint: writes run.json */
 /* Records the outcome of the attempt. An attempt that never started is undone instead, if it
  * created the folder or moved an earlier run away: its files are removed, and the earlier run is
  * moved back. */
@@ -114,7 +117,7 @@ bool clv_is_stop_request(const siginfo_t *info);
  * names a folder in runs/ below the working folder; with '/' it is a path. CLV_NOT_FOUND: there is
  * no such run; the message suggests a similar name. */
 
-/* Returns the folder of a run. The caller frees it. */
+/* Returns the path of a run's folder. The caller frees the path. */
 clv_code clv_history_find_folder(const char *run, char **ret_folder, clv_err *err) CLV_USE_RESULT;
 
 /* Prints a table of the runs in `folder`, newest first, or one JSON object per line. */

@@ -28,8 +28,9 @@ uint64_t clv_process_start_time(long pid);
  * been removed. */
 clv_code clv_run_folder_lock(const char *run_dir, int *ret_fd, long *ret_pid,
                              clv_err *err) CLV_USE_RESULT;
-/* Returns true if another process holds the lock; *ret_pid is that process. Do not call this in a
- * process that has a run lock, because closing the file would release that lock. */
+/* Returns true if another process holds the lock of the run folder; *ret_pid is the id of that
+ * process. Do not call this in a process that has a run lock, because closing the file would
+ * release that lock. */
 bool clv_run_folder_is_locked(const char *run_dir, long *ret_pid);
 
 /* ---- run.json of a run (run_lock.c) ---------------------------------------------------------- */
@@ -59,8 +60,9 @@ clv_code clv_run_folder_remove(const char *run_dir, clv_err *err) CLV_USE_RESULT
 
 /* The note in a run folder that records a move of its files. */
 typedef struct clv_move_note {
-  unsigned number;  /* number of the target folder: 1 for NAME.1 */
-  bool is_complete; /* all files of the run have been moved */
+  unsigned number; /* number of the target folder: 1 for NAME.1 */
+  /* all files of the run were moved; false: some may still be in the run folder */
+  bool is_complete;
 } clv_move_note;
 /* Parses a note of `len` bytes, followed by a NUL. CLV_DATA_LOSS: the text is not a note. */
 clv_code clv_move_note_parse(const char *text, size_t len, const char *label, clv_move_note *ret,
@@ -91,8 +93,8 @@ typedef enum clv_run_state {
   CLV_STATE_FAILED,
   CLV_STATE_INTERRUPTED,
   CLV_STATE_STOPPED,
-  /* a later attempt of the same process followed; never a run's last attempt, unless run.json was
-   * edited */
+  /* the attempt failed, and another attempt followed in the same process; the last attempt of a run
+   * never has this state, unless run.json was edited */
   CLV_STATE_RECOVERED,
   CLV_STATE_DIED,      /* ended without recording why: killed, or its machine went down */
   CLV_STATE_ELSEWHERE, /* recorded as running, by a process of another host */
@@ -110,7 +112,7 @@ typedef struct clv_run_entry {
   clv_err read_error;    /* in state DAMAGED: why run.json could not be read */
   /* in state RUNNING: id of the process that trains; 0: it is in another PID namespace */
   long holder_pid;
-  /* last step that is known, and its loss and accuracy; may be newer than the record */
+  /* last known step: from run.json or, if it is newer, from the last line of metrics.jsonl */
   uint64_t step;
   double loss, accuracy; /* loss and accuracy at `step`; NaN: not known */
 } clv_run_entry;
@@ -120,9 +122,10 @@ clv_code clv_run_entry_read(const char *folder, clv_run_entry *ret, clv_err *err
 void clv_run_entry_done(clv_run_entry *e);
 /* Returns the last attempt of a run; NULL: the run has no record. */
 const clv_run_attempt *clv_run_entry_last_attempt(const clv_run_entry *e);
-/* Returns the exit code for a command that waited for a run, which has ended. */
+/* Returns the exit code for `log -f` or `stop`, which has waited for the end of the run: the
+ * recorded exit code of the run, or 1 if none is recorded. */
 int clv_run_entry_exit_code(const clv_run_entry *e);
-/* Returns the folder of a run by its name or path. The caller frees it. */
+/* Finds the folder of a run by its name or path. The caller frees *ret_folder. */
 clv_code clv_run_entry_find_folder(const char *run, char **ret_folder, clv_err *err) CLV_USE_RESULT;
 
 /* Prints untrusted text. Replaces invalid UTF-8, and control characters except line feeds and tabs,

@@ -18,8 +18,8 @@
 enum {
   MAX_READ_BYTES = 16384, /* bytes read and printed at a time */
   POLL_MS = 100,
-  /* more polls after the process has ended without a record, because `stop --now` first kills it
-   * and then records the end */
+  /* number of further polls after the process has ended without a record, because `stop --now`
+   * first kills the process and then records its end */
   N_GRACE_POLLS = 10,
 };
 
@@ -28,7 +28,7 @@ typedef struct log_tail {
   int fd;          /* descriptor of the log; -1: the file does not exist yet */
   off_t n_printed; /* number of bytes that were printed */
   bool was_alive;  /* the run was alive at some earlier poll */
-  /* number of polls since the run was alive last; 0 unless was_alive */
+  /* number of polls since the last one at which the run was alive; 0 unless was_alive */
   unsigned n_polls_since_death;
 } log_tail;
 
@@ -86,7 +86,8 @@ static clv_code print_new_bytes(log_tail *t, clv_err *err) {
   return CLV_OK;
 }
 
-/* Prints how the run ended, if the run could not write its end to its own log. */
+/* Prints that the run has ended, if run.json does not say how: the run died without recording its
+ * end, or its record is damaged or missing. */
 static void log_run_outcome(const clv_run_entry *e) {
   static const char *const outcome_texts[] = {
       [CLV_STATE_DIED] = CLV_DIED_TEXT,
@@ -107,7 +108,8 @@ static bool has_run_ended(log_tail *t, const clv_run_entry *e) {
   return e->state != CLV_STATE_DIED || !t->was_alive || ++t->n_polls_since_death > N_GRACE_POLLS;
 }
 
-/* Checks whether the run is alive before it reads the log, so that no last line is missed. */
+/* Prints the new lines of the log, and at the end of the run its outcome. First checks whether the
+ * run has ended, then reads the log, so that the last lines of a run are never missed. */
 static clv_code poll_run(log_tail *t, const char *folder, bool *ret_has_ended, int *ret_exit_code,
                          clv_err *err) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
@@ -132,7 +134,7 @@ static clv_code follow_run(log_tail *t, const char *folder, int *ret_exit_code, 
   }
 }
 
-/* Fails for a missing log: the folder has no run, or the run has printed nothing. */
+/* Fails because the log file is missing: the folder has no run, or the run has printed nothing. */
 static clv_code fail_missing_log(const char *folder, const log_tail *t, clv_err *err) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
   CLV_TRY(clv_run_entry_read(folder, &e, err));

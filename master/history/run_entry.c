@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * State of a run as another process sees it, from its record, its lock and the last line of its
- * metrics. Only the lock shows whether a run is alive, because run.json says "running" until the
- * process writes another state. clv_run_entry_read is the main function; runs, log and stop call
- * it.
+ * Determines the state of a run that another process may be training, from the run's record
+ * (run.json), its lock and the last line of metrics.jsonl. Only the lock shows whether a run is
+ * alive, because run.json says "running" until the process writes another state. clv_run_entry_read
+ * is the main function; runs, log and stop call it.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -161,7 +161,7 @@ clv_code clv_run_entry_read(const char *folder, clv_run_entry *ret, clv_err *err
 
 /* ---- finding a run by its name --------------------------------------------------------------- */
 
-/* True if a name can be suggested: printable and not hidden. */
+/* Returns true if the error for an unknown run may suggest this name: printable and not hidden. */
 static bool can_be_suggested(const char *text) {
   for (const char *p = text; *p; p++)
     if (iscntrl((unsigned char)*p)) return false;

@@ -233,8 +233,8 @@ clv_code clv_run_folder_clear(const char *folder, clv_err *err) {
   return CLV_OK;
 }
 
-/* Deletes the files of the run that did not start. Then marks the move as incomplete, so that files
- * in the folder count as those of the earlier run from now on. */
+/* Deletes the files of the new run, which did not start. Then marks the move as incomplete, so that
+ * from now on files in the folder count as those of the earlier run. */
 static clv_code delete_new_files(const char *run_dir, clv_move_note *m, clv_err *err) {
   if (!m->is_complete) return CLV_OK;
   CLV_TRY(clv_run_folder_clear(run_dir, err));

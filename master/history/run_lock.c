@@ -23,7 +23,7 @@ struct clv_run_lock {
   bool has_warned;            /* a failed write of the record was reported */
   bool has_moved_earlier_run; /* clv_run_lock_move_earlier_run was called */
   char *moved_to_folder;      /* folder with the files of the earlier run; NULL: none were moved */
-  /* the earlier run stays in moved_to_folder; false: deleted at the start */
+  /* the earlier run stays in moved_to_folder; false: it is deleted when the new run starts */
   bool keeps_earlier_run;
   clv_run_record record;
   clv_notifier notifier;
@@ -147,11 +147,12 @@ static clv_run_attempt *current_attempt(clv_run_lock *c) {
   return &c->record.attempts[c->record.n_attempts - 1];
 }
 
-/* Writes run.json, unless another process has begun an attempt there. Reports the first failure. */
+/* Writes run.json, unless another process has begun an attempt in the folder. Reports the first
+ * failed write. */
 static void write_or_warn(clv_run_lock *c) {
   clv_err err;
   clv_code code = clv_run_lock_check_newest(c, &err);
-  /* not reported, because the next checkpoint fails with this error */
+  /* not reported here: the caller's next checkpoint fails with this error */
   if (code == CLV_ABORTED) return;
   if (clv_run_record_write(c->dir, &c->record, &err) == CLV_OK) return;
   if (!c->has_warned) clv_notify(c->notifier, "cannot write the record of the run: %s", err.text);
@@ -202,8 +203,8 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
   clv_process_describe_self(a);
   if (run->is_resume && c->record.n_checkpoints)
     a->from_step = a->step =
-        /* the attempt records the newest checkpoint's step as its own, in case it fails before it
-         * starts */
+        /* a resumed attempt begins with the step of the newest checkpoint, which stays recorded if
+         * the attempt fails before it starts */
         c->record.checkpoints[0];
   a->began_ms = clv_wall_ms();
   c->has_begun = true;
@@ -211,8 +212,8 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
   return clv_run_record_write(c->dir, &c->record, err);
 }
 
-/* True if one process has written both records in one attempt. The epoch alone does not show that,
- * because two processes that began at the same moment may have the same epoch. */
+/* Returns true if both records were written by one process in one attempt. The epoch alone does not
+ * show that, because two processes that began at the same moment may have the same epoch. */
 static bool is_same_attempt(const clv_run_record *a, const clv_run_record *b) {
   const clv_run_attempt *x = &a->attempts[a->n_attempts - 1], *y = &b->attempts[b->n_attempts - 1];
   return strcmp(a->id, b->id) == 0 && a->newest_attempt == b->newest_attempt && x->pid == y->pid &&

@@ -21,7 +21,8 @@ bool clv_is_stop_request(const siginfo_t *info) {
   return info->si_code == SI_QUEUE && info->si_value.sival_int == STOP_SIGNAL_VALUE;
 }
 
-/* glibc has functions for these two calls from 2.36 on; the Python wheel must run with 2.34. */
+/* Wrappers of the system calls pidfd_open and pidfd_send_signal. glibc has such functions only from
+ * 2.36 on, but the Python wheel must run with 2.34. */
 static int open_process(long pid) { return (int)syscall(SYS_pidfd_open, (pid_t)pid, 0); }
 static int signal_process(int process_fd, siginfo_t *info) {
   return (int)syscall(SYS_pidfd_send_signal, process_fd, info->si_signo, info, 0);
@@ -77,8 +78,8 @@ static clv_code check_holder(const clv_run_entry *e, clv_err *err) {
       e->folder, e->holder_pid, a ? "another process" : e->read_error.text, e->holder_pid);
 }
 
-/* Opens a descriptor of the process that holds the run's lock, then checks the lock again: if the
- * holder is the same, the descriptor refers to it. */
+/* Opens a descriptor of the process that holds the run's lock, then reads the lock again. If the
+ * same process still holds it, the descriptor refers to this process. */
 static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err *err) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry entry_before = {0}, entry_after = {0};
   CLV_AUTO(clv_fd_closep) int process_fd = -1;

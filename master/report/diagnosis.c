@@ -3,7 +3,7 @@
  * Explains the speed of a session at a worker by how its compute thread spent its time: computing,
  * waiting for the cores, or without work. A wait without work is counted for the link whose packet
  * ended it. If large tensors were in flight on this link for most of the wait, the link is slow;
- * otherwise the peer at its other end is. The text and the JSON of `status` call
+ * otherwise the peer at the link's other end is slow. The text and the JSON of `status` call
  * clv_status_diagnosis, the only function for other files, for each session.
  *
  * A session has a part at each of its workers: a clv_status_session.
@@ -13,19 +13,20 @@
 
 #include "master/report/status_text_int.h"
 
-#define MIN_EXPLAINED_SHARE 0.5 /* share of a wait that a reason must explain to be reported */
-#define MIN_REPORTED_SHARE 0.10 /* smallest share of the time that is reported */
+#define MIN_EXPLAINED_SHARE 0.5 /* fraction of a wait that a reason must explain to be reported */
+#define MIN_REPORTED_SHARE 0.10 /* smallest fraction of the time that is reported */
 #define MAX_EQUAL_FACTOR 2.0    /* durations that differ by at most this factor count as equal */
-#define FAR_ROUND_TRIP_S 0.005  /* shortest round-trip time that no local network has */
-#define ALL_TIME_SHARE 0.97     /* share that counts as all of the time */
+#define FAR_ROUND_TRIP_S 0.005  /* round-trip time in s from which a peer counts as remote */
+#define ALL_TIME_SHARE 0.97     /* fraction that counts as all of the time */
 #define MAX_LISTED_SESSIONS 3   /* most names of sessions in a line */
-/* bytes per wait; if more are transferred, the transfer may be the reason for the wait */
+/* bytes per wait above which the transfer of the bytes may be the reason for the wait */
 #define LARGE_WAIT_BYTES 65536
 
 /* ---- parts of a session ---------------------------------------------------------------------- */
 
-/* Returns the next part, other than s, of the session that s belongs to. The search begins at
- * worker *at. NULL: there is none. *ret_worker: worker of the returned part. */
+/* Finds the next part of the session that s belongs to. Searches from worker *at on, skips s
+ * itself, and moves *at behind the worker of the part. NULL: there is none. *ret_worker: worker of
+ * the part. */
 static const clv_status_session *next_peer_session(const clv_status_view *view,
                                                    const clv_status_session *s, uint32_t *at,
                                                    const clv_status_worker **ret_worker) {
@@ -46,7 +47,7 @@ static double busy_or_core_wait_share(const clv_status_session *s) {
   return s ? s->busy_share + s->core_wait_share : 0;
 }
 
-/* Returns the busiest part, other than s, of the session that s belongs to; NULL: there is none. */
+/* Returns the busiest of the other parts of the session that s belongs to; NULL: there is none. */
 static const clv_status_session *find_busiest_peer_session(const clv_status_view *view,
                                                            const clv_status_session *s,
                                                            const clv_status_worker **ret_worker) {
@@ -62,8 +63,7 @@ static const clv_status_session *find_busiest_peer_session(const clv_status_view
   return busiest_session;
 }
 
-/* Returns the part, at the worker with this name, of the session that s belongs to; NULL: there is
- * none. */
+/* Returns the part at worker `worker` of the session that s belongs to; NULL: there is none. */
 static const clv_status_session *find_session_at_worker(const clv_status_view *view,
                                                         const clv_status_session *s,
                                                         const char *worker) {
@@ -161,9 +161,8 @@ static bool explain_by_slow_link(const clv_status_link *l, clv_bytes *out) {
 
 /* Appends the round-trip time, if the waits are about as long as a round trip and round trips
  * explain most of the idle time. Returns false and appends nothing otherwise. Also returns false if
- * another part of the session works for a larger share of the time, because the round-trip time may
- * then come from PINGs that are queued on its busy host. most_awaited_link: the link awaited
- * most. */
+ * another part of the session is busy for longer than the round trips take, because PINGs may then
+ * have waited on its busy host. most_awaited_link: the link with the largest waiting_share. */
 static bool explain_by_distance(const clv_status_view *view, const clv_status_session *s,
                                 const clv_status_link *most_awaited_link, clv_bytes *out) {
   char text[STATUS_TEXT_BYTES];
@@ -243,7 +242,7 @@ static bool describe_small_tensors(const clv_status_link *l, clv_bytes *out) {
   return true;
 }
 
-/* Describes a wait that neither the link nor a busy part of the session explains. */
+/* Appends what is known of a wait that neither the link nor a busy part of the session explains. */
 static void describe_unknown_reason(const clv_status_view *view, const clv_status_session *s,
                                     const clv_status_link *l, clv_bytes *out) {
   double ignored_sum;
@@ -284,8 +283,8 @@ static void describe_queued(const clv_status_worker *w, const clv_status_session
                      n > MAX_LISTED_SESSIONS ? ", ..." : "", n > 1 ? "" : "s");
 }
 
-/* Guesses the link whose packet will end the wait in progress; NULL: unknown. Returns a link whose
- * peer does not answer PINGs, else a link with a large tensor in flight, else the only link. */
+/* Guesses the link whose packet will end the present wait; NULL: unknown. Returns a link whose peer
+ * does not answer PINGs, else a link with a large tensor in flight, else the only link. */
 static const clv_status_link *find_awaited_link(const clv_status_session *s) {
   const clv_status_link *awaited_link = s->n_links == 1 ? &s->links[0] : NULL, *silent_link = NULL;
   for (uint32_t i = 0; i < s->n_links; i++) {
@@ -323,7 +322,7 @@ static void describe_open_wait(const clv_status_view *view, const clv_status_ses
     clv_bytes_printf(out, ", %llu call%s for values", (unsigned long long)s->n_waiting_calls,
                      s->n_waiting_calls == 1 ? " waits" : "s wait");
   if (!l || l->round_trip_s < STATUS_SILENCE_S)
-    append_unreachable(view, out); /* a silent peer was named above, after "waiting for" */
+    append_unreachable(view, out); /* not for a silent peer, which the text above names already */
 }
 
 bool status_is_idle(const clv_status_session *s) {
@@ -346,7 +345,7 @@ static void describe_waiting(const clv_status_view *view, const clv_status_sessi
   double ended_wait_share;
   const clv_status_link *l = find_most_awaited_link(s, &ended_wait_share);
   CLV_AUTO(clv_bytes_done) clv_bytes why = {0};
-  /* most of the time went into a wait in progress, which is in no link's waiting_share yet */
+  /* most of the idle time is a wait that has not ended and so is in no waiting_share yet */
   if (!l || s->idle_share - ended_wait_share > l->waiting_share) {
     describe_open_wait(view, s, out);
     return;

@@ -17,8 +17,8 @@
 #include "master/report/report_int.h"
 
 enum {
-  MAX_PENDING_BYTES = 1 << 16, /* pending events of more bytes are written at once */
-  MAX_NAME_ATTEMPTS = 100,     /* names that are tried for a new file */
+  MAX_PENDING_BYTES = 1 << 16, /* bytes of pending events at which a flush is due */
+  MAX_NAME_ATTEMPTS = 100,     /* most names that are tried for a new file */
 };
 
 struct clv_event_file {
@@ -104,8 +104,8 @@ static void put_float_field(clv_bytes *b, unsigned field, float v) {
 
 /* ---- records of an event file ---------------------------------------------------------------- */
 
-/* Returns the CRC32C of `data`, rotated right by 15 bits, plus a constant: the masked form that
- * record files keep. */
+/* Returns the CRC32C of `data` in the masked form of record files (TFRecord): rotated right by 15
+ * bits, plus a constant. */
 static uint32_t masked_crc(const void *data, size_t len) {
   uint32_t crc = clv_crc32c(0, data, len);
   return (crc >> 15 | crc << 17) + 0xa282ead8u;
@@ -141,13 +141,13 @@ void clv_event_file_flush(clv_event_file *e) {
   e->pending_events.len = 0;
 }
 
-/* Appends e->value to e->summary. */
+/* Appends the encoded value in e->value to the message in e->summary, and empties e->value. */
 static void add_value(clv_event_file *e) {
   put_bytes_field(&e->summary, SUMMARY_VALUE_FIELD, e->value.data, e->value.len);
   e->value.len = 0;
 }
 
-/* Appends an event with e->summary. */
+/* Appends an event that has the message in e->summary. */
 static void add_summary(clv_event_file *e, uint64_t step) {
   begin_event(e, step);
   put_bytes_field(&e->event, EVENT_SUMMARY_FIELD, e->summary.data, e->summary.len);

@@ -11,7 +11,7 @@
 
 struct clv_journal {
   clv_sink text, json;
-  clv_bytes line; /* scratch of a line, kept to avoid allocations */
+  clv_bytes line; /* buffer in which a line is made; reused for each line */
 };
 
 static char *make_path(const char *run_dir, const char *name) {

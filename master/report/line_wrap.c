@@ -115,7 +115,7 @@ void status_add_item(clv_line_wrap *f, const char *fmt, ...) {
   bool fits_line = f->indent + WRAP_INDENT + len <= f->width;
   if (fits_line && len) put_word(f, 2, text, len);
   if (fits_line) return;
-  if (f->column) next_line(f); /* shows that a new item begins */
+  if (f->column) next_line(f); /* the line break shows that a new item begins */
   put_words(f, 0, text);
 }
 

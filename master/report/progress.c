@@ -16,9 +16,9 @@
 
 /* ---- files with a line per step -------------------------------------------------------------- */
 
-/* MAX_TAG_BYTES: longest tag in event files, with its NUL. MAX_SCALARS_PER_CALL: number of scores
- * after which the scalars so far are passed to the event file.
- * MAX_PENDING_BYTES: the run fails if lines with more bytes wait for the disk. */
+/* MAX_TAG_BYTES: longest tag in event files, with its NUL. MAX_SCALARS_PER_CALL: scores of an
+ * evaluation go to the event file in groups of this many. MAX_PENDING_BYTES: the run fails if more
+ * bytes of lines than that could not be written. */
 enum { MAX_TAG_BYTES = 160, MAX_SCALARS_PER_CALL = 32, MAX_PENDING_BYTES = 64 << 20 };
 
 typedef enum line_file_kind {
@@ -49,7 +49,7 @@ typedef enum step_scalar {
 
 static const struct {
   const char *key, *tag; /* key: name in the JSON line; tag: name in the event file */
-  line_file_kind file;   /* file of the line */
+  line_file_kind file;   /* file whose lines have the number */
   /* printf format, for a value that is always finite; NULL: 17 digits, or JSON null for a value
    * that is not finite */
   const char *format;
@@ -97,8 +97,8 @@ static void compute_step_scalars(const clv_progress *p, double values[N_STEP_SCA
   values[SCALAR_BYTES_DOWN] = (double)p->step_bytes_down;
 }
 
-/* Returns false for an unknown accuracy. It is unknown if the loss is not computed at the master,
- * or if there are no classes. */
+/* Returns false if scalar i is the accuracy and is unknown, because the loss is not computed at the
+ * master or there are no classes. */
 static bool is_known_scalar(const double values[N_STEP_SCALARS], step_scalar i) {
   return i != SCALAR_ACCURACY || values[i] >= 0;
 }
@@ -118,14 +118,14 @@ struct clv_reporter {
   uint64_t steps_per_line;
   bool prints_json, is_terminal;
   bool is_line_open; /* the status line on the terminal has no line end yet */
-  /* sums since the last printed line, which was at began_ns */
+  /* sums over the steps since the last printed line, which was printed at time began_ns */
   uint64_t began_ns, n_steps, n_samples, wait_ns, step_ns;
   uint64_t bytes_up, bytes_down; /* sent and received in the attempt until the last printed line */
   uint64_t n_finite_samples;     /* samples of steps with a finite loss */
   uint64_t n_skipped_steps;      /* steps that changed no weight */
   double loss_sum, correct_sum;  /* loss of n_finite_samples; correct answers of n_samples */
   bool has_accuracy;             /* the last step had an accuracy */
-  clv_bytes line, object, json_line; /* scratch of a line, kept to avoid allocations */
+  clv_bytes line, object, json_line; /* buffers in which lines are made; reused for each line */
 };
 
 /* ---- opening the files of a run -------------------------------------------------------------- */
@@ -307,7 +307,7 @@ const char *clv_format_number(const char *format, double v, char dst[CLV_JSON_NU
   return dst;
 }
 
-/* Numbers of a printed line, over the steps since the line before. */
+/* Numbers of a printed line: averages over the steps since the previous printed line. */
 typedef struct interval_averages {
   double loss, samples_per_s;
   double up_mb_per_s, down_mb_per_s; /* sent and received; MB are 10^6 bytes */
@@ -317,8 +317,8 @@ typedef struct interval_averages {
 
 #define MAX_REMAINING_S 1e9
 
-/* Returns the seconds to the end of the run at the speed since the last printed line; -1: unknown.
- * seconds: time since that line. */
+/* Estimates the seconds until the run ends, from the speed since the last printed line; -1:
+ * unknown. seconds: time since that line. */
 static double estimate_remaining_s(const clv_reporter *r, const clv_progress *p, double seconds) {
   if (!r->n_steps || p->step >= p->total_steps || !(seconds > 0)) return -1;
   double left = seconds / (double)r->n_steps * (double)(p->total_steps - p->step);
@@ -470,8 +470,7 @@ clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err)
   return flush_line_file(r, PACE_FILE, err);
 }
 
-/* Appends a scalar to the list [*n]. Its tag, such as "validation/f1_macro", is written to
- * `tag`. */
+/* Appends a scalar to list[*n]. Its tag, such as "validation/f1_macro", is written to `tag`. */
 static void add_scalar(clv_scalar list[], size_t *n, char tag[MAX_TAG_BYTES], const char *dataset,
                        const char *name, double value) {
   snprintf(tag, MAX_TAG_BYTES, "%s/%s", dataset, name);

@@ -83,7 +83,8 @@ typedef struct clv_progress {
 typedef struct clv_evaluation {
   const char *dataset; /* "validation" or "test" */
   uint64_t step, epoch, n_samples;
-  uint64_t n_labelled;     /* number of positions with a label; 0: one per sample */
+  /* number of labelled predictions, such as tokens or pixels; 0: one per sample */
+  uint64_t n_labelled;
   double loss, accuracy;   /* accuracy < 0: unknown */
   const char *scores_json; /* a JSON object of the requested scores; NULL: none were requested */
   const char *curves_json; /* a JSON object of curves, for evaluations.jsonl; NULL: none */
@@ -155,9 +156,9 @@ clv_code clv_trace_open(const char *path, clv_trace **ret, clv_err *err) CLV_USE
 clv_code clv_trace_close(clv_trace *t, clv_err *err) CLV_USE_RESULT;
 void clv_trace_free(clv_trace *t); /* frees t without ending the file; NULL is allowed */
 
-/* Names a node. Call it once per node, before its slices. */
+/* Gives a node its name in the trace. Call it once per node, before adding slices of the node. */
 void clv_trace_name_node(clv_trace *t, uint32_t node, const char *name);
-/* Add a computation, or a transfer, to the trace. */
+/* Adds a slice to the trace: _compute a computation, _transfer the transfer of a tensor. */
 void clv_trace_add_compute(clv_trace *t, const clv_trace_slice *s);
 void clv_trace_add_transfer(clv_trace *t, const clv_trace_slice *s);
 
@@ -177,21 +178,22 @@ typedef struct clv_status_last_error {
 /* A link of a session at a worker. */
 typedef struct clv_status_link {
   const char *peer;                       /* name of the worker at the other end; "": the master */
-  uint64_t bytes_in, bytes_out;           /* since the link was made */
-  double bytes_in_per_s, bytes_out_per_s; /* bytes per second */
+  uint64_t bytes_in, bytes_out;           /* bytes received and sent since the link was made */
+  double bytes_in_per_s, bytes_out_per_s; /* bytes received and sent per second */
   double round_trip_s;                    /* round-trip time; 0: not measured yet */
   /* number of received frames that wait to be handled; number of frames that wait to be sent */
   uint64_t frames_in, frames_out;
   uint64_t tensors_in, tensors_out; /* number of large tensors (in chunks) in flight */
   /* bytes of large tensors that are still to be received, and to be sent */
   uint64_t missing_bytes_in, missing_bytes_out;
-  /* share of the time in which a large tensor was received; share in which one was sent */
+  /* shares of the time in which large tensors were received, and in which they were sent */
   double receiving_share, sending_share;
-  /* bytes per second while a large tensor was in flight; 0: none was */
+  /* bytes per second while large tensors were in flight, in and out; 0: none was in flight */
   double transfer_bytes_in_per_s, transfer_bytes_out_per_s;
-  double waiting_share; /* share of the time in waits that a packet of this link ended */
-  double waits_per_s;   /* number of waits per second that a packet of this link ended */
-  uint64_t n_outages;   /* number of outages that the link has survived */
+  /* share of the time that the session spent in waits that a packet of this link ended */
+  double waiting_share;
+  double waits_per_s; /* number of waits per second that a packet of this link ended */
+  uint64_t n_outages; /* number of outages that the link has survived */
   /* seconds since the last outage ended; length of that outage in seconds */
   double last_outage_age_s, last_outage_s;
   /* seconds since the link lost one of its connections; 0: no connection is lost */
@@ -204,9 +206,10 @@ typedef struct clv_status_module {
   const char *name;   /* name that the program gave the module; NULL: unknown */
   const char *device; /* device that computes the module; "": unknown */
   bool is_stage;      /* the module is the stage `name` of the session file */
-  uint64_t n_steps, n_forwards, n_backwards, n_evals; /* numbers of calls so far */
-  double calls_per_s;                                 /* forwards, backwards and evaluations */
-  double computing_share;                             /* share of the time spent in kernels */
+  /* numbers of steps, forwards, backwards and evaluations so far */
+  uint64_t n_steps, n_forwards, n_backwards, n_evals;
+  double calls_per_s;     /* forwards, backwards and evaluations per second */
+  double computing_share; /* share of the time that the module's kernels computed */
 } clv_status_module;
 
 /* The part of a session that is at a worker. */
@@ -219,9 +222,10 @@ typedef struct clv_status_session {
   /* numbers of contexts, of stored values, of calls that wait for values, of frames that came for
    * contexts that had ended */
   uint64_t n_contexts, n_values, n_waiting_calls, n_late_frames;
-  uint64_t n_kept_references;    /* number of values that the worker keeps for other nodes */
-  uint64_t n_used_references;    /* number of handles on values of other nodes */
-  uint64_t n_pending_references; /* number of references that are not settled yet */
+  uint64_t n_kept_references; /* number of values that the worker keeps for other nodes */
+  uint64_t n_used_references; /* number of handles on values of other nodes */
+  /* number of messages about references that are not acknowledged yet */
+  uint64_t n_pending_references;
   /* bytes received; bytes sent; bytes of memory in use; limit of the memory */
   uint64_t bytes_in, bytes_out, memory, memory_limit;
   /* shares of the time: computing; without work; waiting while other sessions use the cores */
@@ -245,8 +249,9 @@ typedef struct clv_status_worker {
   bool has_outcome;           /* the worker has answered, or asking it has failed */
   const char *error, *fix;    /* why there is no answer, and what to do; NULL: it answered */
   bool was_refused;           /* the worker runs, but refuses this identity */
-  const char *own_name;       /* the worker's own name for itself */
-  const char *software, *device, *isa, *libraries; /* libraries: "" from workers before 0.13 */
+  const char *own_name;       /* name that the worker has in its own worker.yaml */
+  /* libraries: names and versions of CPU libraries; "": the worker is older than version 0.13 */
+  const char *software, *device, *isa, *libraries;
   uint32_t protocol_version, n_cores;
   double uptime_s, interval_s; /* interval_s: time between the two answers */
   bool must_upgrade; /* the worker's protocol is old, so a lost connection ends the link */
@@ -270,9 +275,9 @@ typedef struct clv_status_worker {
 /* Sealed copies of the run's checkpoints (checkpoint.escrow). */
 typedef struct clv_status_escrow {
   bool has_copy;        /* there is a complete copy */
-  uint64_t step, bytes; /* step of the checkpoint; size of the copy */
+  uint64_t step, bytes; /* step of the newest copied checkpoint; size of the copy in bytes */
   double age_s;
-  /* error of the newest attempt to make a copy; text NULL: that attempt has not failed */
+  /* error of the last try to make a copy; text NULL: that try has not failed */
   clv_status_last_error last_error;
 } clv_status_escrow;
 
@@ -285,7 +290,8 @@ typedef struct clv_status_view {
   const clv_status_escrow *escrow; /* sealed copies of checkpoints; NULL: the session makes none */
 } clv_status_view;
 
-/* Appends one line that explains what slows down the part s of a session at worker w, and why. */
+/* Appends one line that explains the speed of s, the part of a session at worker w: computing,
+ * waiting (with the probable reason) or idle. */
 void clv_status_diagnosis(const clv_status_view *view, const clv_status_worker *w,
                           const clv_status_session *s, clv_bytes *out);
 
@@ -297,8 +303,8 @@ void clv_status_brief_text(const clv_status_view *view, unsigned width, clv_byte
 /* Appends one JSON object per worker, a line each. */
 void clv_status_json(const clv_status_view *view, clv_bytes *out);
 
-/* Draws texts on standard output. redraws_in_place: on a terminal, each text replaces the text
- * before. Otherwise the texts follow one another. */
+/* Draws texts on standard output. redraws_in_place: on a terminal, each text replaces the previous
+ * one. Otherwise the texts follow one another. */
 typedef struct clv_screen clv_screen;
 
 clv_code clv_screen_open(bool redraws_in_place, clv_screen **ret, clv_err *err) CLV_USE_RESULT;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_sink: a file to which complete pieces are appended. If a piece cannot be written completely,
- * the file is truncated to its old length, so that it stays readable. A failed write never ends a
- * run: the first one is reported to `notifier`, and later pieces are tried again. The journal and
- * the event files use sinks.
+ * clv_sink: a file to which complete pieces (lines or events) are appended. If a piece cannot be
+ * written completely, the file is truncated to its old length, so that it stays readable. A failed
+ * write never ends a run: the first one is reported to `notifier`, and later pieces are tried
+ * again. The journal and the event files use sinks.
  */
 #ifndef CLEAVE_REPORT_INT_H
 #define CLEAVE_REPORT_INT_H
@@ -33,6 +33,6 @@ clv_code clv_sink_open(char *path, clv_sink_start start, clv_sink *ret,
                        clv_err *err) CLV_USE_RESULT;
 /* Appends a piece. Does nothing if the file is not open. */
 void clv_sink_write(clv_sink *s, const void *data, size_t len);
-void clv_sink_close(clv_sink *s); /* allowed for a zeroed sink whose fd is -1 */
+void clv_sink_close(clv_sink *s); /* closes the file; allowed for a zeroed sink whose fd is -1 */
 
 #endif

@@ -27,8 +27,8 @@ enum { FALLBACK_WIDTH = 100, FALLBACK_ROWS = 24, MIN_ROWS = 3 };
 
 struct clv_screen {
   bool is_terminal, redraws_in_place, has_drawn; /* has_drawn: clv_screen_draw was called */
-  clv_bytes last_text; /* the text drawn last, which clv_screen_close prints */
-  clv_bytes page;      /* scratch of clv_screen_draw, kept to avoid allocations */
+  clv_bytes last_text; /* last text that was drawn; clv_screen_close prints it again */
+  clv_bytes page;      /* buffer in which clv_screen_draw makes a page; reused for each page */
 };
 
 clv_code clv_screen_open(bool redraws_in_place, clv_screen **ret, clv_err *err) {

@@ -36,7 +36,7 @@ clv_code clv_sink_open(char *path, clv_sink_start start, clv_sink *ret, clv_err 
   return code;
 }
 
-/* Writes all of `data` at `at`. Returns false, with errno set, if that failed. */
+/* Writes all of `data` at offset `at` of the file. Returns false, with errno set, on failure. */
 static bool write_all_at(int fd, const char *data, size_t len, off_t at) {
   while (len) {
     ssize_t n = pwrite(fd, data, len, at);
@@ -56,7 +56,8 @@ void clv_sink_write(clv_sink *s, const void *data, size_t len) {
     return;
   }
   int write_errno = errno;
-  if (ftruncate(s->fd, s->complete_bytes) != 0) { /* a partial piece stays in the file: close it */
+  /* closes the file, because a partial piece stays in it */
+  if (ftruncate(s->fd, s->complete_bytes) != 0) {
     close(s->fd);
     s->fd = -1;
   }

@@ -14,12 +14,13 @@ enum { STATUS_TEXT_BYTES = 32 };
 /* A peer that has not answered a PING for this many seconds counts as silent. */
 #define STATUS_SILENCE_S 1.0
 
-int to_percent(double share); /* rounded to 0..100; 0 for NaN */
-/* Formats: "0.4 ms", "82 ms", "12 s", "3 min", "2 h 13 min", "41 days"; "12 Mbit/s". Return dst. */
+int to_percent(double share); /* returns 100 * share, rounded and limited to 0..100; 0 for NaN */
+/* status_format_time makes "0.4 ms", "82 ms", "12 s", "3 min", "2 h 13 min" or "41 days";
+ * status_format_rate makes "12 Mbit/s", in bits. Both return dst. */
 const char *status_format_time(double seconds, char dst[STATUS_TEXT_BYTES]);
 const char *status_format_rate(double bytes_per_s, char dst[STATUS_TEXT_BYTES]);
 
-/* Returns the word before the name of a module: "stage" or "module". */
+/* Returns the word that stands before the name of a module in texts: "stage" or "module". */
 const char *status_module_kind(const clv_status_module *m);
 
 /* True if the session has no work: no contexts, no calls, hardly any computing. */

@@ -14,9 +14,10 @@
 struct clv_trace {
   FILE *file;
   char *path;
-  bool has_events;   /* an event has been written, so the next one needs a comma */
-  uint64_t start_ns; /* begin of the first slice, time 0 of the trace; 0: no slice yet */
-  uint64_t last_id;  /* id of the newest transfer */
+  bool has_events; /* an event has been written, so the next one needs a comma */
+  /* begin of the first slice in ns, which is time 0 of the trace; 0: no slice yet */
+  uint64_t start_ns;
+  uint64_t last_id; /* id of the newest transfer */
 };
 
 clv_code clv_trace_open(const char *path, clv_trace **ret, clv_err *err) {
@@ -74,7 +75,7 @@ void clv_trace_name_node(clv_trace *t, uint32_t node, const char *name) {
   fprintf(t->file, ",\"args\":{\"name\":%s}}", text.data);
 }
 
-/* Writes the arguments of a slice, which end its event. */
+/* Writes the member "args" of a slice's event, and ends the event. */
 static void write_slice_args(clv_trace *t, const clv_trace_slice *s) {
   fprintf(t->file, ",\"args\":{\"phase\":\"%s\",\"stage\":%u,\"micro_batch\":%u,\"step\":%llu",
           s->phase, s->stage, s->micro_batch, (unsigned long long)s->step);

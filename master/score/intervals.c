@@ -12,14 +12,14 @@
 #include "master/score/score_int.h"
 
 enum { N_BOOTSTRAP_SAMPLES = 1000 };
-static const double LOW_SHARE = 0.025, HIGH_SHARE = 0.975; /* percentiles, as shares of 1 */
+static const double LOW_SHARE = 0.025, HIGH_SHARE = 0.975; /* both ends: percentile / 100 */
 
-/* Memory of the computation of all intervals. */
+/* Buffers for computing the intervals of all scores. */
 typedef struct bootstrap {
   const clv_score *s;
   uint32_t *orders;         /* [n_classes][n] results of clv_score_rank, if a score needs ranks */
-  uint32_t *n_draws;        /* [n_records] how often the sample has each record */
-  uint32_t *w;              /* [n] how often the sample has each position */
+  uint32_t *n_draws;        /* [n_records] how often the present sample has each record */
+  uint32_t *w;              /* [n] how often the present sample has each position */
   double *values;           /* [CLV_SCORE_VALUES][N_BOOTSTRAP_SAMPLES] scores of each sample */
   clv_class_score *classes; /* [n_classes] class scores of the present sample */
 } bootstrap;
@@ -74,7 +74,7 @@ static double percentile(const double *sorted_values, size_t n, double share) {
                    : sorted_values[n - 1];
 }
 
-/* Returns the interval of a score from its values [N_BOOTSTRAP_SAMPLES], which are sorted. */
+/* Returns the interval of a score. Sorts `values`, the scores of the samples, in place. */
 static clv_interval compute_interval(double *values) {
   size_t n = 0;
   for (size_t i = 0; i < N_BOOTSTRAP_SAMPLES; i++)

@@ -61,7 +61,7 @@ void clv_scores_for_each(const clv_scores *s, clv_score_fn *fn, void *user) {
 void clv_scores_append_line(const clv_scores *s, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   for (clv_score_value v = 0; v < CLV_SCORE_VALUES; v++) {
-    /* the line of each evaluation has the accuracy already, but without its interval */
+    /* the line of an evaluation shows the accuracy already: repeats it only with its interval */
     bool is_accuracy = v == CLV_VALUE_ACCURACY && s->has_intervals && s->n_classes;
     if (is_accuracy || (is_requested(s, v) && line_names[v])) append_score(&line, s, v);
   }
@@ -79,8 +79,8 @@ static const char *class_name_or_number(clv_class_name_fn *name, const void *use
   return number;
 }
 
-/* Scores of one class besides precision, recall and F1, in the order of their columns. The table
- * has a column if `score_bit` is requested. */
+/* Columns of the table of classes after precision, recall and F1, in their order. A column is
+ * printed only if its `score_bit` is requested. */
 static const struct {
   unsigned score_bit;
   const char *title, *key;
@@ -91,7 +91,7 @@ static const struct {
      offsetof(clv_class_score, average_precision)},
     {CLV_SCORE_SENSITIVITY, "sensit.", "sensitivity", offsetof(clv_class_score, sensitivity)}};
 
-/* Returns the score that column i shows of class `k`. */
+/* Returns the score of class `k` that column i shows. */
 static double get_column_value(const clv_class_score *k, size_t i) {
   return *(const double *)(const void *)((const char *)k + columns[i].offset);
 }
@@ -123,7 +123,7 @@ static void append_confusion(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "\n");
 }
 
-/* Returns true if a score that each class has is requested. */
+/* Returns true if a requested score has a value for each class. */
 static bool has_class_scores(const clv_scores *s) {
   unsigned per_class_scores = CLV_SCORE_F1;
   for (size_t i = 0; i < CLV_COUNT(columns); i++) per_class_scores |= columns[i].score_bit;

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Computes the scores that depend on the order of the probabilities. The area under the ROC curve
- * (AUC) of class c versus the rest is the share of pairs of a position with label c and one
- * without, in which the first has the larger probability of c; a pair with equal probabilities
- * counts half (Mann and Whitney). All n positions are ranked by this probability, and positions
- * with equal probabilities have the mean of their ranks. With R, the sum of the ranks of the P
- * positions with label c, AUC = (R - P * (P + 1) / 2) / (P * (n - P)). The code compares
- * log-probabilities, which have the order of the probabilities.
+ * (AUC) of class c versus the rest: form all pairs of a position with label c and a position
+ * without it. AUC is the fraction of pairs in which the position with label c has the larger
+ * probability of c; a pair with equal probabilities counts half (Mann and Whitney). To compute AUC,
+ * all n positions are ranked by this probability, and positions with equal probabilities have the
+ * mean of their ranks. With R, the sum of the ranks of the P positions with label c, AUC =
+ * (R - P * (P + 1) / 2) / (P * (n - P)). The code compares log-probabilities, which sort as the
+ * probabilities do.
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "master/score/score_int.h"
 
-/* Context of a comparison of positions: the class whose probabilities are compared. */
+/* Context of the sort by compare_positions: the class whose probabilities are compared. */
 typedef struct rank_context {
   const clv_score *s;
   size_t class;
@@ -45,8 +46,9 @@ typedef struct tie {
   uint64_t n_with_label, n;
 } tie;
 
-/* Counts the positions that have the probability of order[at], in the direction `step`, 1 or -1.
- * Returns the first index with another probability; it is past the array if there is none. */
+/* Counts the positions with the same probability as order[at]. Walks through `order` from `at`
+ * upward (step 1) or downward (step -1), and returns the first index with another probability; the
+ * index is outside of the array if there is none. */
 static size_t find_tie_end(const rank_context *k, const uint32_t *order, size_t at, int step,
                            const uint32_t *w, tie *ret) {
   double log_p = get_log_p(k, order[at]);
@@ -60,8 +62,8 @@ static size_t find_tie_end(const rank_context *k, const uint32_t *order, size_t 
   return at;
 }
 
-/* Returns twice the sum of the ranks of the positions with the label. Mean ranks of ties may be
- * halves, but the doubled sum is always an integer. */
+/* Returns twice the sum of the ranks of the positions with the label. Tied positions have their
+ * mean rank, which may be a half, but the doubled sum is always an integer. */
 static double compute_twice_rank_sum(const rank_context *k, const uint32_t *order,
                                      const uint32_t *w) {
   uint64_t n_below = 0;
@@ -74,7 +76,8 @@ static double compute_twice_rank_sum(const rank_context *k, const uint32_t *orde
   return sum;
 }
 
-/* The ROC curve of one class while the threshold is lowered from the largest probability. */
+/* Sums over the positions of one class (versus the rest) whose probability reaches a threshold.
+ * compute_curve lowers the threshold from the largest probability to the smallest. */
 typedef struct curve_sums {
   /* weighted numbers of positions (records or tokens) that have, or do not have, the label of the
    * class */
@@ -87,7 +90,7 @@ typedef struct curve_sums {
   double sensitivity;
 } curve_sums;
 
-/* Lowers the threshold to the probability of the tie t. */
+/* Lowers the threshold to the probability that the positions of the tie t share. */
 static void lower_threshold(curve_sums *v, const tie *t, double specificity) {
   v->true_positives += (double)t->n_with_label;
   v->false_positives += (double)(t->n - t->n_with_label);
@@ -98,16 +101,16 @@ static void lower_threshold(curve_sums *v, const tie *t, double specificity) {
     v->sensitivity = v->true_positives / v->n_with_label;
 }
 
-/* Stores the present sensitivity in each roc[i] for which 1 - specificity is at most
- * i / CLV_ROC_STEPS. */
+/* Stores the sensitivity at the present threshold in each roc[i] for which the present value of 1 -
+ * specificity is at most i / CLV_ROC_STEPS. */
 static void store_roc_point(const curve_sums *v, float *roc) {
   for (int i = 0; i <= CLV_ROC_STEPS; i++)
     if (v->false_positives * CLV_ROC_STEPS <= v->n_without_label * i)
       roc[i] = (float)(v->true_positives / v->n_with_label);
 }
 
-/* Computes the curve from the largest probability to the smallest. roc: receives the points of the
- * curve; NULL: not wanted. */
+/* Computes the sums of v and the ROC curve of a class, from the highest threshold to the lowest.
+ * roc: receives the points of the curve; NULL: not wanted. */
 static void compute_curve(const rank_context *k, const uint32_t *order, const uint32_t *w,
                           curve_sums *v, float *roc) {
   tie t;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Collects the positions of an evaluation: counts them, and keeps their probabilities, labels and
- * answers if a requested score needs more than counts.
+ * Collects the positions (predictions with a label) of an evaluation: counts them, and keeps their
+ * probabilities, labels and answers if a requested score needs more than counts.
  */
 #include "master/score/score_int.h"
 
@@ -122,7 +122,8 @@ static void compute_log_p(const clv_score *s, const float *x) {
   }
 }
 
-/* Returns the class that the outputs x of a position answer: the first of the largest. */
+/* Returns the answer of the model to a position, from its outputs x: the class with the largest
+ * output, or the first of these if several outputs are equal. */
 static size_t find_answer_class(const clv_score *s, const float *x) {
   size_t best_class = 0;
   if (has_one_output(s)) return *x > (s->o.outputs == CLV_SCORE_LOGIT ? 0.0f : 0.5f);
@@ -144,7 +145,7 @@ static bool grow_array(void *at, size_t capacity, size_t entry_bytes) {
   return grown != NULL;
 }
 
-/* Grows the arrays that the scores need for one further position. */
+/* Grows the arrays of kept positions if they have no space for a further position. */
 static clv_code reserve_position(clv_score *s, clv_err *err) {
   size_t n_classes = s->o.n_classes, max_capacity = CLV_SCORE_MAX_KEPT_VALUES / n_classes;
   size_t capacity = CLV_MIN(s->capacity ? 2 * s->capacity : 1024, max_capacity);

@@ -16,10 +16,10 @@
  *                                               (precision_recall_fscore_support, zero_division=0)
  *   F1 micro      2 * sum t_c / sum (a_c + n_c), which is the accuracy here    (f1_score, micro)
  *   F1 macro      mean of F1_c over the classes that are a label or an answer  (f1_score, macro)
- *   AUC_c         class c versus the rest: the share of pairs of a position with label c and one
- *                 without, in which the first has the larger probability of c; a pair with equal
- *                 probabilities counts half (Mann and Whitney). It is the area under the ROC curve
- *                 (roc_auc_score)
+ *   AUC_c         class c versus the rest: of all pairs of a position with label c and a position
+ *                 without it, the fraction in which the first has the larger probability of c; a
+ *                 pair with equal probabilities counts half (Mann and Whitney). This is the area
+ *                 under the ROC curve (roc_auc_score)
  *   AUC           AUC_1 if there are two classes; else the mean of AUC_c over the classes that are
  *                 the label of some positions and not of all (roc_auc_score, multi_class="ovr",
  *                 macro, which refuses other classes)
@@ -30,7 +30,7 @@
  *                 are two classes, else the mean over the classes with positions
  *                 (average_precision_score)
  *   sensitivity_c the largest recall of class c over thresholds whose specificity is at least
- *                 `specificity`; averaged as AUC                          (max of tpr of roc_curve)
+ *                 `specificity`; averaged like AUC                        (max of tpr of roc_curve)
  *   ECE           sum over 10 bins of equal width of n_b / n * |right_b - p_b|. If there are two
  *                 classes, right_b is the share of class 1 and p_b the mean probability of class 1;
  *                 else right_b is the share of right answers and p_b the mean probability of the
@@ -41,7 +41,7 @@
  *
  *   accuracy      share of the records whose labels are all answered right     (accuracy_score)
  *   F1 micro      2 * sum t_c / sum (a_c + n_c)                                (f1_score, micro)
- *   AUC, average precision, sensitivity  the mean over the labels that define them
+ *   AUC, average precision, sensitivity  the mean over the labels for which they are defined
  *
  * For predicted numbers x and targets t, each score is the mean over the columns of
  *
@@ -52,9 +52,11 @@
  *
  * Intervals go from percentile 2.5 to 97.5 of a score's values over 1,000 samples of the records,
  * drawn with replacement from a fixed seed (Efron's percentile bootstrap). Samples for which the
- * score is not defined do not count. There is no interval if these are more than half of all.
+ * score is not defined do not count. If these are more than half of the samples, the score has no
+ * interval.
  *
- * Sums are computed in double, in the order in which positions were added. Threads: one at a time.
+ * Sums are computed in double, in the order in which positions were added. Threads: use a
+ * clv_score in one thread at a time.
  */
 #ifndef CLEAVE_SCORE_H
 #define CLEAVE_SCORE_H
@@ -92,12 +94,13 @@ typedef struct clv_score_options {
   size_t n_classes;
   bool has_ignored_label; /* skip positions whose label is ignored_label */
   int64_t ignored_label;  /* label to skip */
-  double specificity;     /* lowest specificity at which the score `sensitivity` is taken */
-  bool has_intervals;     /* also compute intervals */
+  /* lowest specificity of the thresholds that the score `sensitivity` considers */
+  double specificity;
+  bool has_intervals; /* also compute intervals */
 } clv_score_options;
 
-/* CLV_INVALID: fewer than 2 classes, or more than CLV_SCORE_MAX_CONFUSION_CLASSES with
- * confusion. */
+/* Makes a clv_score without positions. CLV_INVALID: `o` has fewer than 2 classes, or the confusion
+ * matrix is requested for more than CLV_SCORE_MAX_CONFUSION_CLASSES. */
 clv_code clv_score_new(const clv_score_options *o, clv_score **ret, clv_err *err) CLV_USE_RESULT;
 void clv_score_free(clv_score *s); /* NULL is allowed */
 void clv_score_freep(clv_score **s);
@@ -129,8 +132,9 @@ typedef struct clv_class_score {
   float roc[CLV_ROC_STEPS + 1];
 } clv_class_score;
 
-/* A calibration bin: the positions whose probability is in one tenth of 0..1. p_sum: sum of these
- * probabilities; n_right: positions of class 1 of two classes, else positions answered right. */
+/* A calibration bin: the positions whose probability is in one tenth of 0..1. p_sum: sum of their
+ * probabilities; n_right: number of those with label 1 if there are two classes, else of those
+ * whose answer is right. */
 typedef struct clv_calibration_bin {
   uint64_t n_positions, n_right;
   double p_sum;
@@ -150,7 +154,8 @@ typedef struct clv_interval {
 typedef struct clv_scores {
   unsigned score_bits; /* as in clv_score_options */
   bool has_intervals;
-  uint64_t n_positions; /* number of positions; with several labels or numbers, of records */
+  /* number of positions; of records, if they have several labels or numbers */
+  uint64_t n_positions;
   double values[CLV_SCORE_VALUES];
   clv_interval intervals[CLV_SCORE_VALUES]; /* low and high NaN: there is no interval */
   /* number of classes or labels; 0 for predicted numbers */
@@ -191,16 +196,18 @@ void clv_scores_append_table(const clv_scores *s, clv_class_name_fn *name, const
  * with the requested scores; null for a score that is not defined. */
 void clv_scores_append_json(const clv_scores *s, clv_class_name_fn *name, const void *user,
                             clv_bytes *out);
-/* Appends {"roc":[[...],...],"calibration":[[places,mean,share],...]}: "roc" if AUC is requested,
- * "calibration" if ECE is, nothing if neither is. Each list in "calibration" is one bin: number of
- * positions, mean probability, share of right answers. */
+/* Appends a JSON object with the requested curves; nothing if none is requested. "roc":[[...],...]
+ * for AUC: the points of clv_class_score.roc, a list for each class.
+ * "calibration":[[n,mean,share],...] for ECE: a list for each bin, with its number of positions,
+ * mean probability and n_right / n. */
 void clv_scores_append_curves_json(const clv_scores *s, clv_bytes *out);
 /* Callback that returns the id of a record; NULL: the record has no id, so its number is
  * printed. */
 typedef const char *clv_record_name_fn(const void *user, size_t record);
-/* Appends the records with the largest losses, {"id":"p012","loss":2.5},... without brackets.
- * target: value of the member "target", the name of the target that has the losses; NULL: no such
- * member. needs_comma: `out` already has records, so a comma comes before the first one. */
+/* Appends the records with the largest losses as JSON objects with commas between them:
+ * {"id":"p012","loss":2.5},... target: value of the member "target", the name of the model's target
+ * that has the losses; NULL: no such member. needs_comma: `out` already has records, so a comma
+ * comes before the first one. */
 void clv_scores_append_worst_json(const clv_scores *s, const char *target, clv_record_name_fn *name,
                                   const void *user, bool needs_comma, clv_bytes *out);
 

@@ -23,7 +23,8 @@ struct clv_score {
   /* number of positions whose answer is right; with several labels: of records whose labels are all
    * answered right */
   uint64_t n_all_right;
-  size_t n, capacity; /* number of positions (with targets: of records); capacity of the arrays */
+  /* number of positions (of records, if they have targets); capacity of the arrays */
+  size_t n, capacity;
   /* arrays of kept positions; NULL: no requested score needs the array */
   double *position_log_p;   /* [n][n_classes] log_p of each position */
   uint32_t *labels;         /* [n] label of each position */

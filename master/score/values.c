@@ -70,8 +70,9 @@ static void compute_count_values(uint64_t n_all_right, uint64_t n, clv_scores *r
 
 /* ---- scores from the order of probabilities -------------------------------------------------- */
 
-/* Returns the mean of a score over the classes for which it is not NaN; if there are two classes
- * (not labels), the score of class 1. offset: byte offset of the score in clv_class_score. */
+/* Returns the mean of a score over the classes or labels for which it is not NaN. If there are two
+ * classes, returns the score of class 1 instead. offset: byte offset of the score in
+ * clv_class_score. */
 static double average_classes(const clv_score *s, const clv_scores *r, size_t offset) {
   double sum = 0;
   uint64_t n = 0;
@@ -141,8 +142,8 @@ static void compute_perplexity(const clv_score *s, const uint32_t *w, clv_scores
 
 /* ---- scores of predicted numbers ------------------------------------------------------------- */
 
-/* Sums over the positions of one column. The error of a number x for its target t is x - t.
- * square_deviation_sum: sum of (t - mean of t)^2. */
+/* Sums over the positions for one predicted column. The error of a number x for its target t is x -
+ * t. square_deviation_sum: sum of (t - mean of t)^2. */
 typedef struct column_sums {
   double n, target_sum, absolute_error_sum, square_error_sum, square_deviation_sum;
 } column_sums;

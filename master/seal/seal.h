@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * seal: files that only the holder of a key can read, and of which every change is noticed.
+ * seal: files that only the holder of a key can read, and whose readers notice every change.
  * Checkpoints are sealed before they are stored where others may read the disk.
  *
  * A sealed file is a header and frames of 64 KiB, each encrypted with AES-256-GCM. The header has
@@ -46,15 +46,15 @@ void clv_seal_key_done(clv_seal_key *k); /* overwrites the secret and zeroes *k 
 typedef struct clv_sealed_writer clv_sealed_writer;
 
 /* Starts a sealed file. The data are written to PATH.tmp until clv_sealed_writer_finish. If the
- * caller frees the writer earlier, PATH.tmp is deleted. `name`: 1 to 255 bytes, bound to the file.
- * Does not use the key after it has returned. */
+ * caller frees the writer earlier, PATH.tmp is deleted. `name`: 1 to 255 bytes; a reader must give
+ * the same name. The writer does not use `key` after this call. */
 clv_code clv_sealed_writer_begin(const char *path, const clv_seal_key *key, const char *name,
                                  clv_sealed_writer **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_sealed_writer_add(clv_sealed_writer *w, const void *data, size_t len,
                                clv_err *err) CLV_USE_RESULT;
 /* Writes the last frame, syncs the file, renames it to PATH and syncs the folder. */
 clv_code clv_sealed_writer_finish(clv_sealed_writer *w, clv_err *err) CLV_USE_RESULT;
-/* deletes the unfinished file and frees; NULL is allowed */
+/* deletes the unfinished file, if there is one, and frees w; NULL is allowed */
 void clv_sealed_writer_free(clv_sealed_writer *w);
 void clv_sealed_writer_freep(clv_sealed_writer **w);
 
@@ -74,11 +74,12 @@ clv_code clv_sealed_reader_open_fd(int fd, const char *label, const clv_seal_key
                                    clv_err *err) CLV_USE_RESULT;
 uint64_t clv_sealed_reader_data_bytes(const clv_sealed_reader *r); /* bytes of the decrypted data */
 /* Returns the data of the next frame, valid until the next call; *ret_len 0: all data were read.
- * Data are authentic as soon as they are returned, but the caller knows only at the end that the
- * file is complete. CLV_DATA_LOSS: the file was changed, or is bound to another name. */
+ * The bytes that are returned are authentic, but only *ret_len 0 shows that the file is complete.
+ * CLV_DATA_LOSS: the file was changed, or is bound to another name. */
 clv_code clv_sealed_reader_next(clv_sealed_reader *r, const void **ret_data, size_t *ret_len,
                                 clv_err *err) CLV_USE_RESULT;
-void clv_sealed_reader_free(clv_sealed_reader *r); /* closes the file and frees; NULL is allowed */
+/* closes the file and frees r; NULL is allowed */
+void clv_sealed_reader_free(clv_sealed_reader *r);
 void clv_sealed_reader_freep(clv_sealed_reader **r);
 
 /* Reads the id of the key with which a file was sealed. Needs no key. Errors as

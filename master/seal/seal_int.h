@@ -57,7 +57,7 @@ clv_code clv_seal_compute_key_id(const clv_sha256 *secret, uint8_t ret[CLV_SEAL_
                                  clv_err *err) CLV_USE_RESULT;
 
 void clv_seal_close_fdp(int *fd); /* closes *fd and sets it to -1; cleanup function for CLV_AUTO */
-/* Writes all bytes. CLV_PRECONDITION: the disk refuses them. */
+/* Writes all `len` bytes. CLV_PRECONDITION: the write failed, for example on a full disk. */
 clv_code clv_seal_write_all(int fd, const char *path, const void *data, size_t len,
                             clv_err *err) CLV_USE_RESULT;
 

@@ -95,6 +95,6 @@ clv_code clv_sealed_writer_finish(clv_sealed_writer *w, clv_err *err) {
     return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", w->tmp_path, strerror(errno));
   if (rename(w->tmp_path, w->path) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: rename: %s", w->path, strerror(errno));
-  clv_seal_close_fdp(&w->fd); /* from here on clv_sealed_writer_free deletes nothing */
+  clv_seal_close_fdp(&w->fd); /* after this, clv_sealed_writer_free deletes no file */
   return clv_file_sync_folder(w->path, err);
 }

@@ -43,7 +43,7 @@ static size_t count_runs(const sweep_work *s, sweep_run_state state) {
  * functions. */
 static _Noreturn void exec_run(char *const *args, int out_fd, pid_t parent_pid) {
   int null_fd = open("/dev/null", O_RDONLY);
-  setpgid(0, 0); /* Ctrl-C reaches the sweep alone, which passes it on */
+  setpgid(0, 0); /* Ctrl-C then reaches only the sweep, which passes it on */
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent_pid || null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(out_fd, 1) < 0 ||
       dup2(out_fd, 2) < 0)
@@ -68,8 +68,8 @@ static clv_code find_own_program_path(char ret[MAX_PATH_BYTES], clv_err *err) {
   return CLV_OK;
 }
 
-/* Starts a run. Gives it the option --resume, with which the run waits for its workers, unless the
- * run is new and the policy forbids what --resume may send. */
+/* Starts the process of a run with the option --resume, so that the run waits for workers that it
+ * cannot reach yet. Omits --resume if the run is new and the policy forbids what it may send. */
 static clv_code start_run(const sweep_work *s, sweep_run *r, clv_err *err) {
   char program_path[MAX_PATH_BYTES];
   CLV_AUTO(sweep_set_options_done) sweep_set_options set_options = {.n = 0};
@@ -157,7 +157,7 @@ static bool may_lack_worker_capacity(const sweep_run *r) {
 }
 
 /* Handles a run that has failed. If other runs were in progress during this run and may have caused
- * the failure, starts it once more, with fewer runs at a time. */
+ * the failure, the run is started once more later, and fewer runs are in progress at a time. */
 static void handle_failed_run(const sweep_work *s, sweep_run *r, size_t *n_jobs) {
   char reason[CLV_ERR_TEXT];
   size_t n_other_runs = count_runs(s, SWEEP_RUN_RUNNING);
@@ -198,8 +198,8 @@ static clv_code handle_ended_run(sweep_work *s, sweep_run *r, int status, size_t
   return CLV_OK;
 }
 
-/* Prints the last line of a run's output at intervals: the step that the run has reached, or what
- * the run waits for. */
+/* Prints, from time to time, the last line that a run has written: the step that the run has
+ * reached, or the event for which the run waits. */
 static void report_progress(const sweep_work *s, sweep_run *r) {
   char line[CLV_ERR_TEXT];
   uint64_t now_ns = clv_now_ns();
@@ -209,7 +209,8 @@ static void report_progress(const sweep_work *s, sweep_run *r) {
   if (line[0]) clv_notice(CLV_LOG_INFO, "progress", "%s: %s", r->name, line);
 }
 
-/* Polls each process once: handles it if it has ended, else reports its progress. */
+/* Checks the process of each run once, without waiting: handles it if it has ended, else reports
+ * the run's progress. */
 static clv_code handle_ended_runs(sweep_work *s, size_t *n_jobs, clv_err *err) {
   for (size_t i = 0; i < s->n_runs; i++) {
     int status;
@@ -223,7 +224,7 @@ static clv_code handle_ended_runs(sweep_work *s, size_t *n_jobs, clv_err *err) {
   return CLV_OK;
 }
 
-/* Sends a signal to all processes of runs, and waits until they end. */
+/* Sends a signal to the processes of all runs, and waits until they end. */
 static void stop_all_runs(sweep_work *s, int signal_number) {
   for (size_t i = 0; i < s->n_runs; i++)
     if (s->runs[i].state == SWEEP_RUN_RUNNING) kill(s->runs[i].pid, signal_number);

@@ -8,8 +8,8 @@
 
 #include "master/sweep/sweep_int.h"
 
-/* point_rng_stream: id of the RNG stream for random points. MAX_DRAWS_PER_POINT: most draws for a
- * point that equals an earlier one each time. */
+/* point_rng_stream: id of the RNG stream for random points. MAX_DRAWS_PER_POINT: most draws of one
+ * point, which is drawn again while it equals an earlier point. */
 static const uint32_t point_rng_stream = 0xfffffff1u;
 enum { MAX_DRAWS_PER_POINT = 64 };
 
@@ -92,7 +92,7 @@ static clv_code add_values(const char *option, sweep_key *k, const char *text, c
 
 /* ---- swept keys ------------------------------------------------------------------------------ */
 
-/* Returns true if `setting`, "a.b=c", sets the key. */
+/* Returns true if `setting`, a text such as "a.b=c", sets the key `key`. */
 static bool sets_key(const char *setting, const char *key) {
   size_t n = strlen(key);
   return strncmp(setting, key, n) == 0 && setting[n] == '=';
@@ -115,7 +115,7 @@ static clv_code check_key(const clv_sweep_options *o, const sweep_points *p, con
   return CLV_OK;
 }
 
-/* Adds the key of an option. is_random: the value may be a range. */
+/* Adds the swept key that an option names, with its values. is_random: the value may be a range. */
 static clv_code add_key(const clv_sweep_options *o, const char *option_name, const char *text,
                         bool is_random, sweep_points *p, clv_err *err) {
   char option[160];
@@ -156,7 +156,8 @@ static clv_code alloc_points(const clv_sweep_options *o, size_t n, sweep_points 
   return clv_alloc(n * p->n_keys, sizeof *p->values, &p->values, err);
 }
 
-/* Makes all combinations; the values of the last key change first. */
+/* Makes a point of each combination of values. From one point to the next the value of the last key
+ * changes first, as the last digit of a counter. */
 static clv_code make_grid(const clv_sweep_options *o, sweep_points *p, clv_err *err) {
   size_t n = 1;
   for (size_t i = 0; i < p->n_keys; i++) {
@@ -190,7 +191,7 @@ static clv_code draw_value(const clv_sweep_options *o, const sweep_points *p, si
                      : clv_strdup(text.data, ret, err);
 }
 
-/* Returns true if point `point_index`, the last one, equals an earlier one. */
+/* Returns true if the last point, `point_index`, has the values of an earlier point. */
 static bool equals_earlier_point(const sweep_points *p, size_t point_index) {
   for (size_t i = 0; i < point_index; i++) {
     size_t n_equal_values = 0;

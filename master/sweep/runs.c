@@ -23,8 +23,8 @@ void sweep_set_options_done(sweep_set_options *s) {
   s->n = s->n_shared = 0;
 }
 
-/* Adds the setting KEY=VALUE. Its label for messages is `option`, such as "--grid", followed by
- * `number` or, if `number` is NULL, by KEY=VALUE. */
+/* Adds the setting KEY=VALUE. Messages call it `option`, such as "--grid", followed by `number` or,
+ * if `number` is NULL, by KEY=VALUE. */
 static clv_code add_set_option(sweep_set_options *s, const char *key, const char *value,
                                const char *option, const char *number, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, label = {0};
@@ -105,8 +105,8 @@ static clv_code make_runs(sweep_work *s, clv_err *err) {
 
 /* ---- checks of the runs ---------------------------------------------------------------------- */
 
-/* Returns the score by which runs are compared: that of checkpoint.best, of early stopping, or
- * accuracy or loss. */
+/* Returns the score by which runs are compared: that of checkpoint.best, else that of early
+ * stopping, else accuracy or, if the loss has no accuracy, the loss. */
 static sweep_score score_of_session(const clv_session_config *c) {
   sweep_score ret = {.metric =
                          clv_loss_has_accuracy(c->loss.kind) ? CLV_BEST_ACCURACY : CLV_BEST_LOSS};
@@ -181,8 +181,8 @@ static clv_exit_code check_run(sweep_work *s, sweep_run *r) {
   return CLV_EXIT_OK;
 }
 
-/* Compares the bytes of all runs with the policy of the host, which limits their sum as it limits
- * the bytes of one run. */
+/* Checks that the policy of this host permits the bytes of an epoch of all runs together, because
+ * its limit for a run applies to their sum. */
 static clv_code check_policy_bytes(const sweep_work *s, clv_err *err) {
   CLV_AUTO(clv_policy_freep) clv_policy *policy = NULL;
   CLV_TRY(clv_policy_find(&policy, err));

@@ -19,9 +19,9 @@ enum { MAX_LINE_BYTES = 16 << 20 };
 
 /* A line of evaluations.jsonl while it is read. */
 typedef struct evaluation_line {
-  const char *name;   /* name of the score to read */
+  const char *name;   /* name of the score to read from the line */
   const char *target; /* target that has the score; "": the validation itself */
-  char prefix[4];     /* "", or "f1_" within the member f1 of scores */
+  char prefix[4];     /* "f1_" while the members of "f1" are read, else "" */
   sweep_validation validation;
 } evaluation_line;
 
@@ -114,8 +114,8 @@ static void file_closep(FILE **f) {
   if (*f) fclose(*f);
 }
 
-/* Counts a validation. The run's score is that of its best validation if
- * score->uses_best_validation, else of its last one. */
+/* Updates the score of a run by one validation. The score is that of the run's best validation if
+ * score->uses_best_validation, else that of the last one. */
 static void count_validation(const sweep_score *score, const sweep_validation *v, sweep_run *r) {
   bool is_largest_best = clv_best_metric_is_largest(score->metric);
   bool is_better = isnan(r->value) || (is_largest_best ? v->value > r->value : v->value < r->value);

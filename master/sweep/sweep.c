@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The commands of a sweep, and its file sweep.jsonl, which names the session and the points. A
- * second command compares the file with its own points, so that a table never mixes two sweeps.
+ * later command for the same folder compares this file with the points that its own options make,
+ * so that a table never mixes two sweeps.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -65,7 +66,7 @@ static clv_code format_points(const sweep_work *s, clv_bytes *out, clv_err *err)
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* Fails if a run of a new sweep has a folder already. */
+/* Fails if the folder of a run exists already, although the sweep is new. */
 static clv_code check_run_folders_unused(const sweep_work *s, clv_err *err) {
   for (size_t i = 0; i < s->n_runs; i++) {
     sweep_stored_state state;
@@ -113,7 +114,7 @@ static clv_code write_or_compare_points(const sweep_work *s, clv_err *err) {
              : clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }
 
-/* Reads which runs are finished, and their scores. */
+/* Reads from the run folders which runs are finished, and their scores. */
 static clv_code read_finished_runs(sweep_work *s, clv_err *err) {
   for (size_t i = 0; i < s->n_runs; i++) {
     sweep_stored_state state;

@@ -8,7 +8,7 @@
  * Files: RUN_DIR/NAME.sweep/sweep.jsonl has the points, NAME.sweep/RUN.txt what a run printed, and
  * the runs are RUN_DIR/NAME-001, NAME-002 and so on, or NAME-001-fold-1 with folds.
  *
- * Threads: one at a time.
+ * Threads: call these functions from one thread at a time.
  */
 #ifndef CLEAVE_SWEEP_H
 #define CLEAVE_SWEEP_H
@@ -33,16 +33,16 @@ typedef struct clv_sweep_options {
   uint64_t folds;    /* folds of the cross-validation of each point; 0: none */
   uint64_t jobs;     /* most runs at a time; 0: 1 */
   clv_sweep_format format;
-  /* set by a signal handler: no further run begins, and those under way end after a checkpoint */
+  /* a signal handler sets this: no further run begins, and present runs end after a checkpoint */
   const _Atomic(int) *interrupted;
 } clv_sweep_options;
 
 /* True if an option asks for several runs. */
 bool clv_sweep_is_requested(const clv_sweep_options *o);
 
-/* Trains all points that are not finished, and prints a table of them, the best first. Prints its
- * own errors. Returns the exit code of the command: that of the first run that failed, if one did.
- * BLOCKS until all runs have ended. */
+/* Trains all points that are not finished, prints a table of them, the best first, and prints
+ * errors itself. Returns the exit code of the command: that of the first run that failed, if one
+ * did. BLOCKS until all runs have ended. */
 clv_exit_code clv_sweep_run(const clv_sweep_options *o);
 
 /* For `plan`: prints the points, the bytes that all runs send together, and how often each record

@@ -14,16 +14,16 @@
 #include "master/sweep/sweep.h"
 
 enum {
-  SWEEP_MAX_KEYS = 32,    /* swept keys */
-  SWEEP_MAX_VALUES = 256, /* values of a key */
-  SWEEP_MAX_RUNS = 4096,  /* runs of a sweep, folds included */
+  SWEEP_MAX_KEYS = 32,    /* most swept keys */
+  SWEEP_MAX_VALUES = 256, /* most values of a key */
+  SWEEP_MAX_RUNS = 4096,  /* most runs of a sweep, folds included */
   SWEEP_MAX_FOLDS = 100,
   SWEEP_SCORE_NAME = 64
 };
 
 /* ---- ranges of --random (point_range.c) ------------------------------------------------------ */
 
-/* "LOW..HIGH", from which values are drawn. */
+/* A range "LOW..HIGH" of --random, from which the values of a key are drawn. */
 typedef struct sweep_range {
   double low, high;
   bool is_logarithmic;   /* the logarithms of drawn values are uniformly distributed */
@@ -68,7 +68,7 @@ static inline const char *sweep_point_value(const sweep_points *p, size_t point_
 
 typedef enum sweep_run_state {
   SWEEP_RUN_WAITING, /* not started by this command */
-  SWEEP_RUN_RUNNING, /* its process runs */
+  SWEEP_RUN_RUNNING, /* the process of the run has started and not ended */
   SWEEP_RUN_FINISHED,
   SWEEP_RUN_FAILED, /* its process ended with another exit code than 0 */
 } sweep_run_state;
@@ -81,10 +81,10 @@ typedef struct sweep_run {
   sweep_run_state state;
   int exit_code;           /* exit code of a failed run; negative: minus the number of a signal */
   pid_t pid;               /* process of the run; valid while it runs */
-  uint64_t next_report_ns; /* clv_now_ns() from which its progress is printed again */
-  bool had_other_runs;     /* another run was under way during this one */
+  uint64_t next_report_ns; /* time (clv_now_ns) from which the run's progress is printed again */
+  bool had_other_runs;     /* another run was in progress at some time during this one */
   bool is_retried;         /* the run failed once and was started again */
-  /* value of the score and its step; NaN: there is none */
+  /* score of the run, and the step of the validation that has it; NaN: no score yet */
   double value;
   uint64_t step;
 } sweep_run;
@@ -101,15 +101,16 @@ typedef struct sweep_score {
 /* A sweep while its command runs. */
 typedef struct sweep_work {
   const clv_sweep_options *o;
-  clv_session_config *base_session; /* the session without the values of a point */
+  /* the session with the options --set of all runs, without the values of a point */
+  clv_session_config *base_session;
   sweep_points points;
-  sweep_run *runs; /* [n_runs] point by point, fold by fold */
+  sweep_run *runs; /* [n_runs] ordered by point, then by fold */
   size_t n_runs;
   sweep_score score;
   char *folder;         /* RUN_DIR/NAME.sweep */
   int lock_fd;          /* descriptor of the locked file in `folder`; 0: not locked yet */
   bool may_resume;      /* the policy permits what `train --resume` sends */
-  uint64_t epoch_bytes; /* bytes of an epoch of all runs together */
+  uint64_t epoch_bytes; /* bytes that all runs together send in an epoch */
 } sweep_work;
 
 /* The --set options of one run: first the options that all runs have, then those of its point, its
@@ -117,8 +118,8 @@ typedef struct sweep_work {
  * the other texts. */
 enum { SWEEP_MAX_SET_OPTIONS = CLV_CLI_LIST + SWEEP_MAX_KEYS + 3 };
 typedef struct sweep_set_options {
-  const char *items[SWEEP_MAX_SET_OPTIONS]; /* "train.batch=64" */
-  /* "--grid train.batch=64", for messages; NULL: "--set ..." */
+  const char *items[SWEEP_MAX_SET_OPTIONS]; /* settings, such as "train.batch=64" */
+  /* option from which each item comes, for messages: "--grid train.batch=64"; NULL: "--set ..." */
   const char *labels[SWEEP_MAX_SET_OPTIONS];
   /* n: number of options; n_shared: number of the first options, those that all runs have */
   size_t n, n_shared;
@@ -129,8 +130,8 @@ void sweep_set_options_done(sweep_set_options *s);
 
 /* ---- runs and their checks (runs.c) ---------------------------------------------------------- */
 
-/* Makes the points and their runs, loads the session of each run and plans it. Sets all members but
- * folder and lock_fd. Returns the exit code, after it has printed the error. */
+/* Makes the points and their runs, loads and plans the session of each run, and checks the policy.
+ * Sets all members but folder and lock_fd. Prints an error and returns its exit code. */
 clv_exit_code sweep_prepare_runs(const clv_sweep_options *o, sweep_work *ret);
 void sweep_done(sweep_work *s);
 
@@ -143,8 +144,9 @@ typedef struct sweep_validation {
   double value; /* value of the score; NaN: the line lacks it or has null */
 } sweep_validation;
 
-/* Parses a line of `len` bytes. name: name of the score in scores.def. target: the target that has
- * the score; "": the validation itself. line_index: index of the line, from 0. */
+/* Parses a line of evaluations.jsonl, of `len` bytes. name: name of the score in scores.def.
+ * target: the target that has the score; "": the validation itself. line_index: index of the line,
+ * from 0; `label` and it name the line in errors. */
 clv_code sweep_validation_parse(const char *label, const char *line, size_t len, size_t line_index,
                                 const char *name, const char *target, sweep_validation *ret,
                                 clv_err *err) CLV_USE_RESULT;

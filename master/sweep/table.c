@@ -14,9 +14,10 @@
 /* A point with its score. */
 typedef struct table_row {
   size_t point_index;
-  const sweep_run *run;             /* the run of the point, or of its first fold */
-  double value, standard_deviation; /* NaN: not known yet */
-  double sort_key;                  /* the smallest comes first */
+  const sweep_run *run; /* the run of the point, or of its first fold */
+  /* score of the point (of k folds: mean and deviation); NaN: not known yet */
+  double value, standard_deviation;
+  double sort_key; /* key of the sort; rows with smaller keys come first */
   size_t n_runs, n_finished;
   int exit_code; /* exit code of the first run that failed; 0: none failed */
   bool has_failed;
@@ -66,7 +67,7 @@ static void make_sorted_rows(const sweep_work *s, table_row *rows) {
   qsort(rows, s->points.n_points, sizeof *rows, compare_rows);
 }
 
-/* Appends "NAME-003", also for a point with folds. */
+/* Appends the name of a point, such as "NAME-003", without a suffix for its folds. */
 static void append_name(const sweep_work *s, const table_row *row, clv_bytes *out) {
   clv_bytes_printf(out, "%s-%03zu", s->base_session->name, row->point_index + 1);
 }
@@ -128,7 +129,7 @@ static void append_json_row(const sweep_work *s, const table_row *row, clv_bytes
 
 enum { N_FIXED_COLUMNS = 4, MAX_COLUMNS = N_FIXED_COLUMNS + SWEEP_MAX_KEYS };
 
-/* A line of the table: texts that end with NUL, one after the other. */
+/* A line of the table. `text` has the texts of its cells one after the other, each with a NUL. */
 typedef struct table_line {
   clv_bytes text;
   size_t at[MAX_COLUMNS]; /* offset in `text` at which each cell begins */

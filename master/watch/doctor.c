@@ -23,8 +23,8 @@ typedef struct doctor {
   clv_exit_code exit_code;
 } doctor;
 
-/* Prints the result of a check as a line, with `fix`, what the user can do, if it failed; NULL: no
- * fix is known. The exit code of the command is that of the first failed check. */
+/* Prints the result of a check as a line. After a failed check also prints `fix`, what the user can
+ * do; NULL: no fix is known. The exit code of the command is that of the first failed check. */
 static void report_check(doctor *d, bool ok, clv_exit_code exit_code, const char *subject,
                          const char *fix, const char *fmt, ...) CLV_PRINTF(6, 7);
 
@@ -76,8 +76,8 @@ static void check_revocation_list(doctor *d, const clv_tls_identity *id) {
                  fix, "the list holds for %lld more days", (long long)remaining_s / 86400);
 }
 
-/* Connects to a worker and reports the first step that fails: address, connection, TLS, identity.
- * Returns false if one failed. */
+/* Connects to a worker, and reports the first of these steps that fails: address, connection, TLS,
+ * identity. Returns false if one failed. */
 static bool probe_worker(doctor *d, const clv_remote_spec *w, const clv_tls_identity *id) {
   char host[256];
   uint16_t port;
@@ -159,8 +159,8 @@ static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) 
   }
 }
 
-/* Reports peer_timeout of both sides. The shorter one applies, so raising only one has no
- * effect. */
+/* Reports the peer_timeout of master and worker. The shorter one applies to both, so it has no
+ * effect to raise only the longer one. */
 static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_reply *h) {
   uint32_t own_ms = (uint32_t)d->config->limits.peer_timeout_ms;
   uint32_t worker_ms = h->about.limits.peer_timeout_ms;
@@ -227,8 +227,8 @@ static void check_device_kinds(doctor *d, int worker, const clv_wire_hello_reply
   }
 }
 
-/* Reports that a worker cannot tell its quota. If the worker has no folder for files, this is a
- * failure only if the session asks for files at workers; otherwise the master fetches the files. */
+/* Reports why a worker returned no quota for files. If the worker has no folder for files, this is
+ * a failure only if the session requires files at workers; else the master fetches the files. */
 static void report_no_quota(doctor *d, const clv_remote_spec *w, const clv_err *reason) {
   bool ok = reason->code == CLV_UNIMPLEMENTED && !d->config->checkpoint.home;
   report_check(d, ok, CLV_EXIT_FAILED, w->name,
@@ -236,8 +236,7 @@ static void report_no_quota(doctor *d, const clv_remote_spec *w, const clv_err *
                "cannot keep checkpoints of its stages, which the master fetches: %s", reason->text);
 }
 
-/* Compares the quota for files of state with the bytes of the checkpoints that stay at the
- * worker. */
+/* Checks that the files of checkpoints that stay at the worker fit its quota for files of state. */
 static void check_state_quota(doctor *d, int worker, const clv_wire_hello_reply *h) {
   CLV_AUTO(cleave_kept_closep) cleave_kept_client *kept = NULL;
   CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
@@ -325,8 +324,8 @@ static clv_code check_policy_permits(clv_blueprint *b, const clv_run_data *data,
   return CLV_OK;
 }
 
-/* Reports the policy of this host, or that it has none. An invalid policy makes every run fail. b
- * NULL: the data or the model cannot be used. */
+/* Reports the policy of this host and its verdict on the session, or that the host has no policy.
+ * An invalid policy makes every run fail. b NULL: the data or the model cannot be used. */
 static void check_policy(doctor *d, clv_blueprint *b, const clv_run_data *data) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes refusal_text = {0};

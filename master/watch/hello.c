@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A channel and the time limit of a call on it. */
+/* A gRPC channel, and the time limit in ms for a call on it. */
 typedef struct timed_channel {
   clv_rpc_channel *channel;
   unsigned ms;
@@ -102,7 +102,8 @@ static void note_old_protocol(const char *worker, const clv_wire_about *worker_a
              worker_about->protocol);
 }
 
-/* Adds the devices of the stages of one node. node -1: the master, which needs no call. */
+/* Asks one node for the devices of its stages, stores them in b and appends a line for each stage
+ * to `out`. node -1: the master itself, which needs no call. */
 static clv_code query_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
                            const clv_tls_identity *id, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
@@ -139,7 +140,7 @@ clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out, clv
   clv_rpc_runtime_options ro = {.n_queue_threads = 2};
   CLV_TRY(clv_tls_set_min_version(err));
   if (c->n_workers && open_identity(&c->tls, &id, err) != CLV_OK)
-    /* replaces the error's code, because the caller would take NOT_FOUND for a missing device */
+    /* replaces the code, because callers take CLV_NOT_FOUND for a missing device */
     return err->code = CLV_UNAUTHENTICATED;
   CLV_TRY(clv_rpc_runtime_new(&ro, &runtime, err));
   for (int node = -1; node < (int)c->n_workers; node++)

@@ -21,8 +21,8 @@
 enum { OUTCOME_APPLIED, OUTCOME_SKIPPED, N_OUTCOMES };
 enum { PHASE_COMPUTE, PHASE_NETWORK, PHASE_PEER, PHASE_OTHER, N_PHASES };
 
-/* Numbers of a run that the training thread stores for a scrape. Counts are doubles, as the metrics
- * that show them. */
+/* Numbers of a run that the training thread stores for scrapes. Counts are doubles, because
+ * Prometheus metrics are doubles. */
 typedef struct step_numbers {
   clv_histogram step_seconds;
   double phase_seconds[N_PHASES], n_steps[N_OUTCOMES], n_records;
@@ -31,7 +31,8 @@ typedef struct step_numbers {
   /* number of recoveries; seconds of the last recovery; recovering_gauge: 1 from the time when a
    * worker is lost until the run trains again, else 0 */
   double n_recoveries, recovery_s, recovering_gauge;
-  bool has_escrow; /* true: a sealed (encrypted) copy of a checkpoint exists, or one has failed */
+  /* true: a sealed (encrypted) copy of a checkpoint exists, or a try to make one has failed */
+  bool has_escrow;
   double escrow_step, escrow_bytes, escrow_wall_s, n_escrow_failures;
 } step_numbers;
 
@@ -150,7 +151,7 @@ void clv_run_metrics_note_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t
 
 /* ---- rows of the table of metrics ------------------------------------------------------------ */
 
-/* Values that one scrape returns, copied while the locks are held. */
+/* Values that the answer to one scrape has, copied while the locks are held. */
 typedef struct scrape {
   step_numbers numbers;
   const char *session;
@@ -183,8 +184,8 @@ static void put_phases(clv_metrics_out *out, const void *scrape_data) {
     clv_metric_sample(out, n->numbers.phase_seconds[i], &(clv_metric_label){"phase", phases[i]}, 1);
 }
 
-/* Writes two samples of a metric for each worker's link, a count in each direction, such as bytes.
- * in_offset, out_offset: offsets of uint64_t fields in cleave_link_status. */
+/* For the link to each worker, writes two samples of a metric: a count for each direction, such as
+ * bytes. in_offset, out_offset: offsets of uint64_t fields in cleave_link_status. */
 static void put_two_directions_per_worker(clv_metrics_out *out, const scrape *n, size_t in_offset,
                                           size_t out_offset) {
   cleave_link_status l;
@@ -208,8 +209,8 @@ static void put_pending_bytes(clv_metrics_out *out, const void *n) {
   put_two_directions_per_worker(out, n, LINK_FIELD(pending_in), LINK_FIELD(pending_out));
 }
 
-/* Writes a sample for each worker whose link has a measured value, which is above 0. field_offset:
- * offset of a double field in cleave_link_status. */
+/* Writes a sample of a metric for each worker whose link has a measured value (above 0).
+ * field_offset: offset of a double field in cleave_link_status. */
 static void put_number_per_worker(clv_metrics_out *out, const scrape *n, size_t field_offset) {
   cleave_link_status l;
   for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++) {
@@ -218,8 +219,8 @@ static void put_number_per_worker(clv_metrics_out *out, const scrape *n, size_t 
   }
 }
 
-/* Writes a sample for each worker's link. field_offset: offset of a uint64_t field in
- * cleave_link_status. */
+/* Writes a sample of a metric for the link to each worker. field_offset: offset of a uint64_t field
+ * in cleave_link_status. */
 static void put_count_per_worker(clv_metrics_out *out, const scrape *n, size_t field_offset) {
   cleave_link_status l;
   for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++)
@@ -399,8 +400,8 @@ static const clv_metric metric_rows[] = {
 
 /* ---- the answer to a scrape ------------------------------------------------------------------ */
 
-/* Answers a scrape. The trainer stays valid meanwhile: clv_run_metrics_detach waits for
- * `runtime_lock`, and clv_run_metrics_close for the port. */
+/* Answers a scrape. The trainer cannot be freed meanwhile, because clv_run_metrics_detach waits for
+ * `runtime_lock`, and clv_run_metrics_close waits for the thread of the port. */
 static unsigned answer_scrape(void *user, clv_bytes *out) {
   clv_run_metrics *m = user;
   pthread_mutex_lock(&m->runtime_lock);

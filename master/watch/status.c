@@ -18,7 +18,9 @@
 
 enum {
   MAX_ANSWER_WAIT_MS = 5000, /* time limit in ms for the answer of a worker */
-  N_ROUNDS = 3, /* rounds of one report: round 1 starts link measurements, 2 and 3 are compared */
+  /* requests to each worker for one report: the first starts link measurements, the answers to the
+   * other two are compared */
+  N_ROUNDS = 3,
   FIRST_FRAME_MS = 100,
 };
 
@@ -29,10 +31,10 @@ typedef struct watched_worker {
   bool is_started;
   /* connection to the worker, used by its thread only; NULL: not connected */
   clv_rpc_channel *channel;
-  unsigned n_rounds; /* rounds so far, used by the worker's thread only */
+  unsigned n_rounds; /* number of requests so far; used by the worker's thread only */
   /* status->lock protects the fields below. */
   bool has_outcome;   /* the worker has answered, or could not be asked */
-  bool has_failed;    /* the last round failed */
+  bool has_failed;    /* the last request has failed */
   bool was_refused;   /* the worker refused this identity, or is at its limits */
   uint32_t n_replies; /* number of valid replies, 0 to 2; if it is 1, only new_reply is valid */
   clv_wire_status_reply old_reply, new_reply;
@@ -171,8 +173,8 @@ static bool sleep_until(status_command *s, uint64_t at_ns) {
   return must_continue;
 }
 
-/* Asks a worker in rounds; runs on its thread. The first request only makes the worker start
- * measurements of its links, so the second request follows soon. */
+/* Thread of one worker, which sends it a request in each round. The first request only makes the
+ * worker start to measure its links, so the second one follows soon. */
 static void *watch_worker(void *user) {
   watched_worker *w = user;
   status_command *s = w->status;
@@ -272,7 +274,7 @@ static void show_repeatedly(status_command *s, clv_screen *screen) {
     if (redraws_screen || has_begun) show_report(s, screen);
     uint64_t pause_ns = has_begun ? s->interval_ns : FIRST_FRAME_MS * 1000000u;
     struct timespec pause = {(time_t)(pause_ns / 1000000000u), (long)(pause_ns % 1000000000u)};
-    nanosleep(&pause, NULL); /* waits; a signal ends the sleep early */
+    nanosleep(&pause, NULL); /* sleeps; a signal ends the sleep early */
   }
 }
 

@@ -54,8 +54,8 @@ static const clv_wire_link_status *find_earlier_link(const clv_wire_session_stat
   return &zero_status;
 }
 
-/* Returns the name of the stage that a module belongs to. The modules of a run by this session file
- * are its stages, in order, and the loss. */
+/* Returns the name of the stage that a module belongs to. If a run was started with this session
+ * file, its modules are the stages, in order, and the loss. */
 static const char *find_stage_name(const clv_session_config *c, uint32_t worker,
                                    const char *session, const clv_wire_module_status *module) {
   if (strcmp(session, c->name) != 0 || module->module_index > c->n_stages) return NULL;
@@ -95,7 +95,7 @@ static clv_status_link make_link_status(const clv_wire_link_status *new_link,
                                         double thread_ns, double idle_share) {
   double receiving_ns = counter_increase(new_link->receiving_ns, old_link->receiving_ns);
   double sending_ns = counter_increase(new_link->sending_ns, old_link->sending_ns);
-  /* time between the peer's last PONG in old_link and in new_link; 0: old_link has none */
+  /* ns between the peer's last PONGs in old_link and in new_link; 0: no PONG in old_link */
   double asked_ns =
       old_link->last_pong_ns ? counter_increase(new_link->last_pong_ns, old_link->last_pong_ns) : 0;
   return (clv_status_link){
@@ -122,8 +122,8 @@ static clv_status_link make_link_status(const clv_wire_link_status *new_link,
               ? divide_or_zero(counter_increase(new_link->sent_bytes, old_link->sent_bytes),
                                sending_ns / 1e9)
               : 0,
-      /* A wait is counted when it ends, so it may include time before the earlier answer: limit it
-       * to the idle time. */
+      /* A wait counts in full when it ends, even if it began before the earlier answer. So the sum
+       * may exceed the idle time between the answers, which limits the share. */
       .waiting_share =
           CLV_MIN(compute_share(counter_increase(new_link->node_wait_ns, old_link->node_wait_ns),
                                 thread_ns),
