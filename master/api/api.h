@@ -17,7 +17,7 @@
 clv_code cleave_config_load(const char *path, const clv_config_overrides *overrides,
                             clv_session_config **ret, clv_err *err) CLV_USE_RESULT;
 
-/* number of bulk lanes of each link of a session, which carry large tensors in chunks */
+/* number of bulk lanes (lanes that carry large tensors in chunks) of each link of a session */
 enum { CLEAVE_BULK_LANES = 4 };
 /* As cleave_open, but with a configuration of the caller, which must outlive the runtime.
  * n_bulk_lanes: number of bulk lanes of each link; 0: chunks use lane 0 as well. */
@@ -46,12 +46,14 @@ void cleave_inspect(cleave_runtime *runtime, cleave_holding *ret);
 typedef struct cleave_link_status {
   const char *worker;
   uint64_t bytes_out, bytes_in;
-  uint64_t pending_out, pending_in; /* bytes of tensors in flight, as in clv_link_load */
-  uint64_t packets_out;             /* packets that wait to be sent */
-  uint64_t packets_in;              /* packets that were received and not handled yet */
-  double round_trip_s;              /* round-trip time of the last PING; 0: none yet */
-  /* number of reconnects after a loss of a connection; bytes sent again then, which bytes_out does
-   * not count */
+  /* bytes of tensors that the receiver has not reported as received; bytes of tensors that are not
+   * received completely (bytes_out and bytes_in of clv_link_load) */
+  uint64_t pending_out, pending_in;
+  uint64_t packets_out; /* packets that wait to be sent */
+  uint64_t packets_in;  /* packets that were received and not handled yet */
+  double round_trip_s;  /* round-trip time of the last PING; 0: none yet */
+  /* number of reconnects after a loss of a connection; bytes that were sent again after reconnects,
+   * which bytes_out does not count */
   uint64_t reconnects, resent_bytes;
   double silent_s; /* seconds since the last packet from the worker; 0: none yet */
 } cleave_link_status;
@@ -60,7 +62,7 @@ typedef struct cleave_link_status {
 bool cleave_inspect_link(cleave_runtime *runtime, uint32_t node, cleave_link_status *ret);
 
 /* BLOCKS for one gRPC call. Asks worker `node` for the bytes that it has sent over each of its
- * links in this session, headers and messages without tensors included. Calls `report` for each
+ * links in this session, including headers and messages without tensors. Calls `report` for each
  * link. peer: name of the worker at the other end; "": the master. */
 typedef void cleave_link_report(void *user, const char *worker, const char *peer, uint64_t bytes);
 clv_code cleave_ask_links(cleave_runtime *runtime, uint32_t node, uint64_t timeout_ms,
@@ -70,7 +72,8 @@ clv_code cleave_ask_links(cleave_runtime *runtime, uint32_t node, uint64_t timeo
  * key derives from the session's seed, the layer's number, and the network's seed or, if that
  * seed is 0, the network's name. The keys of a layer's second and later nodes also derive from
  * the node's name. */
-enum { CLEAVE_SESSION_NETWORK = 1 }; /* seed of the network of a session file */
+/* `seed` in clv_layer_keys for the network of a session file */
+enum { CLEAVE_SESSION_NETWORK = 1 };
 clv_code clv_layer_keys(const clv_key *session, const char *network_name, uint64_t seed,
                         clv_graph *g, clv_err *err) CLV_USE_RESULT;
 
@@ -81,8 +84,8 @@ clv_code clv_layer_keys(const clv_key *session, const char *network_name, uint64
 typedef struct cleave_cached {
   const cleave_module *from, *to;
   clv_sha256 key; /* digest that identifies the cache at the worker */
-  /* records: number of records, above each of record_numbers; keep_s: seconds for which the worker
-   * keeps the cache while no session uses it */
+  /* records: number of records in the data; each of record_numbers is smaller; keep_s: seconds for
+   * which the worker keeps the cache while no session uses it */
   uint64_t records, keep_s;
   const int64_t *record_numbers; /* [n] record number of each row */
   size_t n;
@@ -204,10 +207,10 @@ typedef clv_code cleave_piece_move(void *user, size_t item, uint64_t offset, voi
 
 /* BLOCK. Copy items of a module's state from its node to `take`, or from `give` to the node, in
  * pieces of at most 256 KiB, each item from its beginning to its end. This process holds at most a
- * thirty-second of all bytes at a time, but may hold 2 MiB, and never holds more than 16 MiB. The
- * state must not change before the function returns. Each piece has its own deadline. Items without
- * bytes are skipped. A worker that does not support pieces (0.6) sends all items at once and
- * receives them one by one: `length` is then the length of a complete item. */
+ * thirty-second of all bytes at a time; this limit is at least 2 MiB and at most 16 MiB. The state
+ * must not change before the function returns. Each piece has its own deadline. Items without bytes
+ * are skipped. A worker that does not support pieces (0.6) sends all items at once and receives
+ * them one by one: `length` is then the length of a complete item. */
 cleave_status cleave_state_take(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state_kind kind, const clv_weights_want *items, size_t n,
                                 cleave_piece_move *take, void *user,

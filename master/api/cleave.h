@@ -4,7 +4,7 @@
  *
  * A program (the *master*) loads *modules* on itself and on workers, calls them in any shape of
  * graph inside a *context*, passes their outputs on by *reference*, runs backward across all
- * machines and steps an optimiser that moves every module or none:
+ * machines and steps an optimiser that updates all modules or none:
  *
  *   cleave_open("session.yaml", NULL, &rt, &e);
  *   cleave_load_layers(rt, &where, "[{op: linear, out: 8}, {op: relu}]", &input, &module, &e);
@@ -87,7 +87,7 @@ typedef enum cleave_status {
   CLEAVE_OK = 0,
   CLEAVE_CANCELLED = 1,
   CLEAVE_UNKNOWN = 2,
-  CLEAVE_INVALID = 3, /* an argument or a file is wrong in itself */
+  CLEAVE_INVALID = 3, /* an argument or a file is invalid, whatever the present state */
   CLEAVE_DEADLINE = 4,
   CLEAVE_NOT_FOUND = 5, /* no such name; a handle that was released */
   CLEAVE_EXISTS = 6,
@@ -181,22 +181,24 @@ typedef struct cleave_tensor {
   { CLEAVE_I64, CLEAVE_SHAPE_(__VA_ARGS__), (void *)(uintptr_t)(numbers), 0 }
 
 CLEAVE_API size_t cleave_tensor_count(const cleave_tensor *tensor); /* number of elements */
-CLEAVE_API void cleave_tensor_free(cleave_tensor *tensor);          /* frees and zeroes */
+CLEAVE_API void cleave_tensor_free(cleave_tensor *tensor); /* frees the memory and zeroes *tensor */
 
 /* ---- runtime --------------------------------------------------------------------------------- */
 
 typedef struct cleave_runtime cleave_runtime;
 
 typedef enum cleave_sending_kind {
-  CLEAVE_SENDING_LEAF = 1,     /* a value that the program passed to cleave_leaf */
-  CLEAVE_SENDING_VALUE = 2,    /* the output of a module, computed or relayed by this process */
-  CLEAVE_SENDING_GRADIENT = 3, /* the gradient of a module's output, computed, given or
-                                  relayed here; or that of a parameter, which the program writes */
-  CLEAVE_SENDING_WEIGHTS = 4,  /* parameters, buffers or optimiser state of a module */
+  CLEAVE_SENDING_LEAF = 1,  /* a value that the program passed to cleave_leaf */
+  CLEAVE_SENDING_VALUE = 2, /* the output of a module, computed or relayed by this process */
+  /* the gradient of a module's output, which this process computes, relays or has from the program;
+   * or the gradient of a parameter that the program writes (cleave_gradient_write) */
+  CLEAVE_SENDING_GRADIENT = 3,
+  CLEAVE_SENDING_WEIGHTS = 4, /* parameters, buffers or optimiser state of a module */
   /* a failure, without a tensor: its code and the module or step where it was detected */
   CLEAVE_SENDING_FAILURE = 5,
-  CLEAVE_SENDING_CACHED = 6, /* cleave-master only: rows of a module's output that the worker caches
-                                  on its disk, or (input 1) the numbers of such rows */
+  /* cleave-master only: rows of a module's output that the worker caches on its disk (`input` 0),
+   * or the record numbers of such rows (`input` 1) */
+  CLEAVE_SENDING_CACHED = 6,
 } cleave_sending_kind;
 
 /* A tensor or a failure that is about to be sent. For a failure dtype and shape are 0, and bytes is
@@ -262,11 +264,13 @@ typedef struct cleave_event {
   /* FORWARD, BACKWARD...: number of earlier calls of the module in the context */
   uint32_t call;
   /* Times on the monotonic clock of this machine. Times of a worker are converted with the clock
-   * offset that the fastest cleave_measure has found; without one they are unconverted. */
+   * offset that the fastest cleave_measure has found; without a cleave_measure they are
+   * unconverted. */
   uint64_t begin_ns, end_ns;
   uint64_t bytes;   /* bytes of the value or gradient that was sent or received */
   uint64_t version; /* version of the weights that a call used or a step produced */
-  /* value of the call; or value that was sent or received, or whose gradient was */
+  /* value of the call; or value that was sent or received; or value whose gradient was sent or
+   * received */
   cleave_reference reference;
 } cleave_event;
 
@@ -286,12 +290,12 @@ typedef struct cleave_options {
    * still, and after limits.reference_lease of the session the program loses what workers keep for
    * it. */
   bool single_thread;
-  /* Hook before sending; NULL: none. The function that sends calls it for each tensor before that
-   * is sent, and for each failure, from any thread of the runtime. It must return at once and call
-   * no function of the runtime. Any result but CLEAVE_OK prevents the tensor from being sent. The
-   * function that would send it returns the hook's error; if the master's node would send it by
-   * itself, the context fails with that error. A FAILURE has only code and place. A refused FAILURE
-   * is not sent either, so a node may wait for the failed value until the context ends. */
+  /* Hook before sending; NULL: none. Called before each tensor and each failure is sent, from any
+   * thread of the runtime. It must return at once and call no function of the runtime. Any result
+   * but CLEAVE_OK prevents the tensor from being sent. The function that was to send the tensor
+   * returns the hook's error; if the master's node was to send it, the context fails with that
+   * error. A FAILURE has only code and place. A refused FAILURE is not sent either, so a node may
+   * wait for the failed value until the context ends. */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   /* Hook for events; NULL: none. Called with each event of a context with
    * cleave_context_options.events, after a node has ended the context. Called from any thread, with
@@ -302,7 +306,7 @@ typedef struct cleave_options {
    * at once and call no function of the runtime. */
   void (*on_notice)(void *user, const char *text);
   void *user; /* first argument of the hooks */
-  /* Hook for interrupts, such as a flag that a signal handler has set; NULL: none. Asked at least
+  /* Hook for interrupts, such as a flag that a signal handler has set; NULL: none. Called at least
    * every 50 ms by each function that blocks, also by cleave_open and cleave_close, and by the
    * threads of cleave_module_place_async and its like, from any thread, with or without the lock of
    * the runtime. It must return at once and call no function of the runtime. While it returns true,
@@ -361,9 +365,10 @@ CLEAVE_API cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline
 
 /* ---- the tensors that a program declares to send --------------------------------------------- */
 
-/* Findings of a tensor. A finding is a way to read records or labels from the tensor. The names are
- * those that `cleave-master plan` prints and explains. Several findings are declared by their
- * sum. */
+/* Findings of a tensor. A finding is a way to read records or labels from the tensor. Below, a
+ * secret layer is a layer at the master whose weights no worker knows. The names are those that
+ * `cleave-master plan` prints and explains. A row declares several findings by the sum of their
+ * numbers. */
 typedef enum cleave_shows {
   /* no finding is declared: the library assumes the worst that a tensor of its kind and dtype can
    * show */
@@ -376,11 +381,12 @@ typedef enum cleave_shows {
    * a sum of fewer than half of the tokens */
   CLEAVE_SHOWS_TOKENS = 4,
   CLEAVE_SHOWS_RAW_INPUT = 8, /* no layer at the master sums two positions of a record */
-  /* labels can be read from a gradient, because no secret layer that learns sums the gradients of
-   * two outputs in it */
+  /* labels can be read from a gradient: each of its numbers comes from one output alone, because no
+   * secret layer that learns sums the gradients of two outputs */
   CLEAVE_SHOWS_LABELS_READABLE = 16,
-  CLEAVE_SHOWS_LABELS = 32, /* labels, because the loss is at a worker */
-  CLEAVE_SHOWS_MIXED = 64,  /* none of the other findings, which never means safe */
+  CLEAVE_SHOWS_LABELS = 32, /* the tensor has labels, and is sent because the loss is at a worker */
+  /* none of the other findings; the tensor may still show records or labels */
+  CLEAVE_SHOWS_MIXED = 64,
 } cleave_shows;
 
 /* A row of the table of tensors that a program sends. The library compares the fields from `kind`
@@ -395,13 +401,14 @@ typedef struct cleave_declaration {
    * module's output. */
   const char *name;
   bool optimizer; /* WEIGHTS: state of the module's optimiser, not its parameters and buffers */
-  /* dtype, rank and shape of the tensors; not used for WEIGHTS. rank -1: any shape. shape[0]: most
-   * samples of a tensor, 0: any number; each tensor has the other extents. */
+  /* dtype, rank and shape of the tensors; not used for WEIGHTS. rank -1: any shape. shape[0]:
+   * largest number of samples in a tensor; 0: any number. The other extents must be equal to those
+   * of each tensor. */
   cleave_dtype dtype;
   int rank;
   int64_t shape[CLEAVE_MAX_RANK];
-  /* Set of cleave_shows. CLEAVE_SHOWS_WORST: RAW INPUT of a leaf or value, and LABELS as well if it
-   * is i64; LABELS READABLE of a gradient. Not used for WEIGHTS. */
+  /* Findings, as a sum of cleave_shows. CLEAVE_SHOWS_WORST: RAW INPUT of a leaf or value, and
+   * LABELS as well if it is i64; LABELS READABLE of a gradient. Not used for WEIGHTS. */
   uint32_t shows;
   /* Number of layers at the master that hide a record or label, as min_layers_at_home of a policy
    * counts them. Not used for WEIGHTS. */
@@ -447,29 +454,30 @@ typedef struct cleave_link_totals {
 } cleave_link_totals;
 CLEAVE_API void cleave_get_link_totals(cleave_runtime *runtime, cleave_link_totals *ret_totals);
 
-/* Measurement of a link. The rates are those of tensors over 64 KiB since the last cleave_measure,
- * over the time in which such a tensor was in flight: the rates of the link if the link is the
- * bottleneck. 0: no such tensor was sent. */
+/* Measurement of a link. The rates are bytes per second of tensors above 64 KiB since the last
+ * cleave_measure, counting only the time in which such a tensor was in flight. They are the rates
+ * of the link if the link is the bottleneck. 0: no such tensor was sent. */
 typedef struct cleave_link_measure {
   double round_trip_s, up_bytes_s, down_bytes_s;
 } cleave_link_measure;
 
-/* BLOCKS for one round trip to worker `node`. One caller at a time. */
+/* BLOCKS for one round trip to worker `node`. Only one thread at a time may call it. */
 CLEAVE_API cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node,
                                         uint64_t deadline_ms, cleave_link_measure *ret,
                                         cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS. Takes a lost worker back into this runtime: another process at its address, or the same
- * one, whose part of the session was ended. The worker has lost all that it held for this runtime.
- * cleave_module_reload loads its modules again. Contexts that used it have failed and can only be
- * closed, and its kept values stay CLEAVE_UNAVAILABLE. Contexts that never used it are not
- * affected, and may use it from now on. For the rest of the runtime the master relays values
- * between it and other workers: workers know each other by the names in worker.yaml, and a worker
- * that has returned has its old name, so a late frame could reach the wrong process. Until the
- * worker is back, every function that needs it returns the same error, with its name.
- * CLEAVE_NOT_FOUND: no such worker; CLEAVE_PRECONDITION: it is not lost, or is rejoining already;
- * CLEAVE_UNAVAILABLE: it does not answer; the program can try again; CLEAVE_EXHAUSTED: each worker
- * and each return takes one of 63 names, and none is left: close this runtime and open another. */
+/* BLOCKS. Takes a lost worker back into this runtime. The worker may be another process at the same
+ * address, or the same process, whose part of the session has ended. The worker has lost all that
+ * it held for this runtime. cleave_module_reload loads its modules again. Contexts that used it
+ * have failed and can only be closed, and its kept values stay CLEAVE_UNAVAILABLE. Contexts that
+ * never used it are not affected, and may use it from now on. For the rest of the runtime the
+ * master relays values between it and other workers: workers know each other by the names in
+ * worker.yaml, and a worker that has returned has its old name, so a late frame could reach the
+ * wrong process. Until the worker is back, every function that needs it returns the same error,
+ * with its name. CLEAVE_NOT_FOUND: no such worker; CLEAVE_PRECONDITION: it is not lost, or is
+ * rejoining already; CLEAVE_UNAVAILABLE: it does not answer; the program can try again;
+ * CLEAVE_EXHAUSTED: each worker and each return takes one of 63 names, and none is left: close this
+ * runtime and open another. */
 CLEAVE_API cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
@@ -496,7 +504,7 @@ CLEAVE_API void cleave_graph_free(cleave_graph *graph);
  * given here is the first size that is prepared, and calls may have other sizes, 0 included. An
  * input of rank 0 is a scalar. All other inputs of a call have the same batch, except in a graph
  * with a concat along dim 0: there each input has its own, and those that an op combines must fit.
- * *ret_node names the value for later calls. */
+ * *ret_node: number of the input's node in the graph, for later calls. */
 CLEAVE_API cleave_status cleave_graph_input(cleave_graph *graph, const char *name,
                                             cleave_dtype dtype, const int64_t *shape, int rank,
                                             int *ret_node, cleave_error *error) CLEAVE_RESULT;
@@ -599,8 +607,8 @@ typedef struct cleave_module_options {
    * cleave_parameter_thaw lets some learn as well. */
   const struct cleave_lora *lora;
   /* For a module at the master: no one else has the values that the program gives, in `weights` or
-   * later, as `secret: true` says of a session's file. If false, these values count as known, so
-   * that the module hides nothing where rows are checked (cleave_declare). */
+   * later, as `secret: true` declares for a weights file of a session. If false, these values count
+   * as known, so that the module hides nothing where rows are checked (cleave_declare). */
   bool weights_are_secret;
   /* [n_ignore_keys] For cleave_load_hf: keys of the folder's files that Cleave does not know, and
    * that change nothing, as `model.ignore_keys` of a session file. An unknown key that is not
@@ -660,15 +668,15 @@ CLEAVE_API cleave_status cleave_load_layers(cleave_runtime *runtime,
 
 /* Loads a graph that was built node by node. A graph with n outputs, n > 1, takes n + 1 of the
  * runtime's 255 modules: one more for each output, at the same node, called NAME.output0 and so on
- * in its status. They have no parameters and are released with the module. */
+ * in the node's status. They have no parameters and are released with the module. */
 CLEAVE_API cleave_status cleave_load_graph(cleave_runtime *runtime,
                                            const cleave_module_options *options,
                                            const cleave_graph *graph, cleave_module **ret_module,
                                            cleave_error *error) CLEAVE_RESULT;
 
-/* Loads a named architecture as in `model:`: "mlp", "{hidden: [8], classes: 1}" (attributes NULL:
- * none); with options->layers a part of it. `input` is the input of the whole architecture,
- * whichever part is loaded. */
+/* Loads a named architecture, as `model:` of a session file. arch: such as "mlp". attributes: such
+ * as "{hidden: [8], classes: 1}"; NULL: none. options->layers: the part of the architecture to
+ * load. input: the input of the whole architecture, whichever part is loaded. */
 CLEAVE_API cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                                   const cleave_module_options *options,
                                                   const char *arch, const char *attributes,
@@ -762,8 +770,8 @@ CLEAVE_API cleave_status cleave_parameter_info(const cleave_module *module, size
  * it gets gradients, but no step until another optimiser is made.
  *
  * The next use of the module unloads it with all its state, loads it again and BLOCKS for that; no
- * bit of its state changes. If that use fails in between, the next one continues. Versions in
- * events restart.
+ * bit of its state changes. If that use fails in between, the next use continues. Versions in
+ * events (cleave_event.version) start again.
  *
  * BLOCKS while contexts that have called the module are being closed. CLEAVE_PRECONDITION: such a
  * context is open; the message names it. CLEAVE_NOT_FOUND: no parameter has such a name, and
@@ -801,9 +809,9 @@ CLEAVE_API cleave_status cleave_weight_write_async(cleave_runtime *runtime, clea
                                                    uint64_t deadline_ms, cleave_future *ret_future,
                                                    cleave_error *error) CLEAVE_RESULT;
 
-/* Kind of state: a module's state_dict, or the state of its optimiser. For each parameter, in a
- * group or not, optimiser state has as many moments as the group with the most, under names such as
- * "0.weight.exp_avg" (zeros if it was never stepped), and the scalar "step" (i64). */
+/* Kind of state: a module's state_dict, or the state of its optimiser. Optimiser state has for each
+ * parameter, in a group or not, the moments that any group of the module has, under names such as
+ * "0.weight.exp_avg" (zeros if the parameter was never stepped), and the scalar "step" (i64). */
 typedef enum cleave_state_kind {
   CLEAVE_STATE_WEIGHTS = 1,
   CLEAVE_STATE_OPTIMIZER = 2,
@@ -826,7 +834,8 @@ CLEAVE_API cleave_status cleave_state_read(cleave_runtime *runtime, cleave_modul
                                            cleave_state_kind kind, uint64_t deadline_ms,
                                            cleave_state *ret_state,
                                            cleave_error *error) CLEAVE_RESULT;
-/* As cleave_weight_read_async. cleave_future_state returns the result. */
+/* As cleave_weight_read_async, but reads all items of a kind. cleave_future_state returns the
+ * result. */
 CLEAVE_API cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *module,
                                                  cleave_state_kind kind, uint64_t deadline_ms,
                                                  cleave_future *ret_future,
@@ -845,7 +854,7 @@ CLEAVE_API cleave_status cleave_state_write_async(cleave_runtime *runtime, cleav
                                                   const cleave_named_tensor *items, size_t n,
                                                   uint64_t deadline_ms, cleave_future *ret_future,
                                                   cleave_error *error) CLEAVE_RESULT;
-CLEAVE_API void cleave_state_free(cleave_state *state); /* frees and zeroes */
+CLEAVE_API void cleave_state_free(cleave_state *state); /* frees the items and zeroes *state */
 
 /* BLOCKS. Writes all items of a kind to a safetensors file on this machine, under the names of
  * cleave_state_read; safetensors.torch.load_file reads weights as a state_dict. The file is written
@@ -875,13 +884,14 @@ typedef struct cleave_state_file {
 /* BLOCKS. As cleave_state_save, but the module's worker writes the file into its state_dir, and no
  * values are sent. `name`: 1..128 of [A-Za-z0-9._-], no leading dot, never a path (CLEAVE_INVALID).
  * The file belongs to the identity of this session's certificate: no other identity can read,
- * replace or remove it, and the same name of another identity is another file. It outlives session
- * and worker until it is removed. A file of that name is replaced when the new one is complete. Its
- * size counts against allow[].state_bytes of worker.yaml, which is 0 unless given; over that the
- * result is CLEAVE_EXHAUSTED, and nothing has changed. CLEAVE_UNIMPLEMENTED: the worker has no
- * state_dir, or its version is too old; CLEAVE_INVALID: the module is at the master. Earlier calls
- * and steps are waited for. Later ones are not delayed, because the worker writes a copy. A session
- * that ends drops files that are not complete. ret_file may be NULL. */
+ * replace or remove it, and the same name of another identity is another file. It stays after the
+ * session and the worker process have ended, until it is removed. A file of that name is replaced
+ * when the new one is complete. Its size counts against allow[].state_bytes of worker.yaml, which
+ * is 0 unless given; over that the result is CLEAVE_EXHAUSTED, and nothing has changed.
+ * CLEAVE_UNIMPLEMENTED: the worker has no state_dir, or its version is too old; CLEAVE_INVALID: the
+ * module is at the master. Earlier calls and steps are waited for. Later ones are not delayed,
+ * because the worker writes a copy. A session that ends drops files that are not complete. ret_file
+ * may be NULL. */
 CLEAVE_API cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cleave_module *module,
                                                      cleave_state_kind kind, const char *name,
                                                      uint64_t deadline_ms,
@@ -940,8 +950,9 @@ CLEAVE_API cleave_status cleave_module_reload_async(cleave_runtime *runtime, cle
 /* ---- tensor parallelism ---------------------------------------------------------------------- */
 
 /* A chain of layers, some of which are divided over several nodes (Shoeybi et al., Megatron-LM,
- * 2019, section 3). The chain has one module at every node for each run of divided layers, and one
- * module at the node `at` for each run of undivided layers. A linear layer says how it is divided:
+ * 2019, section 3). A segment is a sequence of consecutive layers that are all divided or all
+ * undivided. The chain has one module at every node for each divided segment, and one module at the
+ * node `at` for each undivided segment. A linear layer says how it is divided:
  *
  *   parallel: columns   node k has out / n of the outputs, with their weights and biases; the input
  *                       x is sent to all nodes. The outputs stay at their nodes in the layers that
@@ -959,8 +970,8 @@ typedef struct cleave_parallel cleave_parallel;
 
 typedef struct cleave_parallel_options {
   size_t size; /* sizeof(cleave_parallel_options) */
-  /* name of the chain, at most 100 bytes; its modules are named NAME.0, NAME.1.0, ... by number of
-   * the run of layers and, if that is divided, of the part */
+  /* name of the chain, at most 100 bytes; its modules are named NAME.0, NAME.1.0, ...: by the
+   * number of the segment and, if the segment is divided, of the part */
   const char *name;
   const char *at; /* node of the undivided layers; NULL: "master" */
   /* [n_nodes] nodes of the parts, 2 to 8; a node may have several parts */
@@ -995,9 +1006,9 @@ CLEAVE_API cleave_status cleave_parallel_call(cleave_runtime *runtime, cleave_co
  * node has which parameters (cleave_module_node, cleave_module_weight_name). */
 CLEAVE_API cleave_module *cleave_parallel_module(const cleave_parallel *parallel, size_t index);
 
-/* Describes the division, a line for each module: "mlp.0.1 at w2: 256 bytes: w1.weight [4, 16] of
- * [8, 16]". Writes at most size bytes, including the final zero, and returns the length of the
- * whole text. */
+/* Describes how the chain is divided, in a line for each module: "mlp.0.1 at w2: 256 bytes:
+ * w1.weight [4, 16] of [8, 16]". Writes at most size bytes, including the final zero, and returns
+ * the length of the whole text. */
 CLEAVE_API size_t cleave_parallel_text(const cleave_parallel *parallel, char *ret_text,
                                        size_t size);
 
@@ -1100,8 +1111,8 @@ typedef struct cleave_call_options {
    * a call of another context or an evaluation; and steps of other contexts, and reads and writes
    * of weights, are refused. */
   cleave_reference after;
-  /* Node ("master", "w1") that will need the value. The value is sent there without a request,
-   * which saves a message. NULL: it is sent when a node requests it. */
+  /* Node ("master", "w1") that will need the value. The value is sent to that node without a
+   * request, which saves a message. NULL: it is sent when a node requests it. */
   const char *send_to;
   /* Sends the value to the program as soon as it is computed, for cleave_to_here. With send_to,
    * only if that is "master". */
@@ -1165,9 +1176,9 @@ CLEAVE_API cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_contex
                                           cleave_future *ret_future,
                                           cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS until the tensor of a future is here: of a call, a fetch, or cleave_weight_read_async. Any
- * other future is CLEAVE_INVALID. Releases the future on success. After CLEAVE_DEADLINE the caller
- * may wait for it again. */
+/* BLOCKS until the tensor of a future has arrived. The future must be that of a call, a fetch, or
+ * cleave_weight_read_async; any other is CLEAVE_INVALID. Releases the future on success. After
+ * CLEAVE_DEADLINE the caller may wait for it again. */
 CLEAVE_API cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future,
                                      uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                      cleave_error *error) CLEAVE_RESULT;
@@ -1181,9 +1192,10 @@ CLEAVE_API cleave_status cleave_wait(cleave_runtime *runtime, cleave_future futu
  * of a module loads it at its node and waits for that, as in cleave_call. To avoid that wait, load
  * it with cleave_module_place_async first.
  *
- * A thread of the runtime advances operations. It starts with the first future that is not that of
- * a call. With cleave_options.single_thread operations advance while a function waits for a future,
- * or blocks and has an asynchronous form, and in cleave_future_poll.
+ * A thread of the runtime advances operations. This thread starts when the program gets its first
+ * future of an operation other than a call. With cleave_options.single_thread operations advance
+ * while a function waits for a future, or blocks and has an asynchronous form, and in
+ * cleave_future_poll.
  *
  * Backwards, steps, and reads and writes of gradients wait for earlier backwards, steps and writes
  * of gradients of their context. Calls do not wait, and use the weights from before the step. */
@@ -1194,7 +1206,7 @@ CLEAVE_API cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_futu
                                             bool *ret_ready, cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS until the future is done; returns its result: CLEAVE_OK, or the error with which it ended.
- * Several threads may call the function, and again after the end. A CLEAVE_DEADLINE of this
+ * Several threads may call the function, also when the future is done. A CLEAVE_DEADLINE of this
  * function itself changes nothing: cleave_future_poll then says that the future is not ready, and
  * cleave_future_wait_for does not return it at all. */
 CLEAVE_API cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
@@ -1296,7 +1308,7 @@ CLEAVE_API cleave_status cleave_send_to(cleave_runtime *runtime, cleave_referenc
  * device's as long as the value or its module. */
 typedef struct cleave_place {
   const char *node;   /* "master" or a worker's name */
-  const char *device; /* "cpu" */
+  const char *device; /* such as "cpu" */
 } cleave_place;
 
 CLEAVE_API cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
@@ -1307,8 +1319,8 @@ CLEAVE_API cleave_status cleave_reference_release(cleave_runtime *runtime,
                                                   cleave_reference reference, cleave_error *error);
 
 /* Releases the handle of a call or leaf, and frees at once what only it needed: the value, and the
- * tensors that its node saved for the backward. For forwards whose backward never comes, which
- * would else stay until the context ends. Returns at once.
+ * tensors that its node saved for the backward. Meant for forwards without a backward, whose values
+ * and saved tensors would otherwise stay until the context ends. Returns at once.
  *
  * A value that an unforgotten call needs for its backward is freed when that call is forgotten too,
  * or has had its backward without retain. So are inputs whose handles were released
@@ -1330,11 +1342,11 @@ typedef struct cleave_kept {
 } cleave_kept;
 
 /* Keeps a value beyond its context. Returns at once, even if the value is not computed yet. Closing
- * the context never decides whether there is a value: it is computed, or the reference holds the
- * error of the call or context that failed. Every use and fetch returns that error. The value of a
- * call stays at the node of its module, a leaf stays in this process. If the owner cannot keep the
- * value (a quota), every later function on the reference but its release returns that error. A node
- * that is silent for limits.reference_lease of the session, this one included, counts as dead:
+ * the context does not cancel the value: it is still computed, unless its call or context has
+ * failed; the reference then holds the error. Every use and fetch returns this error. The value of
+ * a call stays at the node of its module, a leaf stays in this process. If the owner cannot keep
+ * the value (a quota), every later function on the reference but its release returns that error. A
+ * node that is silent for limits.reference_lease of the session, this one included, counts as dead:
  * values kept for that node alone are freed, and its handles are CLEAVE_NOT_FOUND when it is back.
  * cleave_close ends every reference, and its workers free the values. CLEAVE_PRECONDITION: the
  * reference is that of cleave_kept_use, so the value is kept already, under the handle that was
@@ -1373,10 +1385,10 @@ CLEAVE_API cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kep
 /* ---- backward -------------------------------------------------------------------------------- */
 
 /* BLOCKS. Computes gradients of the sum of the roots (scalars, such as losses) with respect to
- * every parameter and every leaf that requires one, and adds them to those of the context. Only
- * calls that a root depends on take part. retain: keeps the saved tensors for another backward;
- * without it a second backward over the same call is CLEAVE_PRECONDITION. A context runs one
- * backward at a time; a second one waits. */
+ * every parameter and every leaf that requires one, and adds them to the gradients of the context.
+ * Only calls that a root depends on take part. retain: keeps the saved tensors for another
+ * backward; without it a second backward over the same call is CLEAVE_PRECONDITION. A context runs
+ * one backward at a time; a second one waits. */
 CLEAVE_API cleave_status cleave_backward(cleave_runtime *runtime, cleave_context context,
                                          const cleave_reference *roots, size_t n_roots, bool retain,
                                          uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
@@ -1398,16 +1410,17 @@ typedef struct cleave_backward_options {
 
 /* BLOCKS. Computes gradients of the sum of the roots, each times its weight or its initial gradient
  * (torch.autograd.grad's grad_outputs), with respect to every parameter and every leaf that
- * requires one, and adds them to those of the context. Contributions of the roots to a parameter's
- * gradient are added in the order of the roots. Each root is propagated as soon as its value is
- * known, without waiting for others: with one root per micro-batch this is a pipeline. options may
- * be NULL.
+ * requires one, and adds them to the gradients of the context. Contributions of the roots to a
+ * parameter's gradient are added in the order of the roots. Each root is propagated as soon as its
+ * value is known, without waiting for others: with one root per micro-batch this is a pipeline.
+ * options may be NULL.
  *
  * CLEAVE_INVALID: a root is given twice; it is not a scalar and has no gradient; a gradient has
  * another dtype or shape; a root has a weight and a gradient. CLEAVE_PRECONDITION: no parameter or
- * leaf behind a root needs a gradient; a call has had its backward; or the parameters of its module
- * were stepped or written since the call, by this or another context, and its backward reads them.
- * The library checks this before it sends anything: see "Contexts that overlap" in PROGRAMS.md. */
+ * leaf on which a root depends needs a gradient; a call has had its backward; or the parameters of
+ * its module were stepped or written since the call, by this or another context, and its backward
+ * reads them. The library checks this before it sends anything: see "Contexts that overlap" in
+ * PROGRAMS.md. */
 CLEAVE_API cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_context context,
                                               const cleave_reference *roots, size_t n_roots,
                                               const cleave_backward_options *options,
@@ -1449,7 +1462,8 @@ CLEAVE_API cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_re
                                               cleave_error *error) CLEAVE_RESULT;
 /* As cleave_leaf_gradient, and removes the gradient from the leaf on success: the next backward
  * starts from nothing, as after `x.grad = None`. So each of several backwards with retain gives its
- * own gradient, and not the sum. CLEAVE_NOT_FOUND: no backward has reached the leaf since. */
+ * own gradient, and not the sum. CLEAVE_NOT_FOUND: no backward has reached the leaf since its
+ * gradient was last taken. */
 CLEAVE_API cleave_status cleave_leaf_gradient_take(cleave_runtime *runtime, cleave_reference leaf,
                                                    cleave_tensor *ret_tensor,
                                                    cleave_error *error) CLEAVE_RESULT;
@@ -1481,14 +1495,15 @@ CLEAVE_API cleave_status cleave_gradients_read_async(cleave_runtime *runtime,
                                                      cleave_context context, uint64_t deadline_ms,
                                                      cleave_future *ret_future,
                                                      cleave_error *error) CLEAVE_RESULT;
-CLEAVE_API void cleave_gradients_free(cleave_gradients *gradients); /* frees and zeroes */
+/* frees the items and zeroes *gradients */
+CLEAVE_API void cleave_gradients_free(cleave_gradients *gradients);
 
 /* BLOCKS until the node has the new gradient, and until a running backward has ended. Replaces the
  * context's gradient of a parameter by one of the parameter's dtype and shape. Steps use it, and
  * later backwards add to it. The next cleave_step first asks the node again for the norms of its
  * gradients, so clipping and the decision include the new one. CLEAVE_NOT_FOUND: the context has no
  * gradient of the parameter, as for cleave_gradient; CLEAVE_PRECONDITION: the module has taken its
- * step. */
+ * step in the context. */
 CLEAVE_API cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context context,
                                                cleave_module *module, const char *name,
                                                const cleave_tensor *tensor, uint64_t deadline_ms,
@@ -1555,8 +1570,8 @@ typedef struct cleave_group {
   cleave_schedule schedule;
   /* Makes steps final: no node keeps a copy of what a step changes (parameters and moments), and
    * later calls do not wait for answers. If a node fails in a step, the other nodes have taken it.
-   * For programs that then go back to a checkpoint. All groups of an optimiser have the same
-   * value. */
+   * Meant for programs that go back to a checkpoint after such a failure. All groups of an
+   * optimiser have the same value. */
   CLEAVE_RENAMED_(bool, no_rollback, final);
 } cleave_group;
 
@@ -1654,8 +1669,9 @@ typedef struct cleave_step_options {
   /* Sum of the squares of the gradients of the program's own parameters, which counts in the norm;
    * 0: none. CLEAVE_INVALID: it is negative. If it is not finite, no module steps. */
   double other_square;
-  bool other_not_finite; /* one of these gradients is not finite, so no module steps */
-  uint64_t deadline_ms;  /* 0: cleave_options.deadline_ms */
+  /* one of the gradients of the program's own parameters is not finite, so no module steps */
+  bool other_not_finite;
+  uint64_t deadline_ms; /* 0: cleave_options.deadline_ms */
 } cleave_step_options;
 
 /* Decision on a step of cleave_step_with. Set size before the call. */
@@ -1671,10 +1687,11 @@ typedef struct cleave_step_decision {
 } cleave_step_decision;
 
 /* As cleave_step, for a program that steps parameters of its own with the same decision: it gives
- * its share of the norm, and multiplies its gradients by `scale` if the step is applied. scale is
- * clip_norm / (norm + 1e-6), at most 1, in f32, as torch's clip_grad_norm_ over all parameters has
- * it. A step that is not final may still be reverted: step the own parameters after the context was
- * closed without an error. options NULL: nothing beside the optimiser. ret may be NULL. */
+ * the sum of squares of its own gradients, which counts in the norm, and multiplies these gradients
+ * by `scale` if the step is applied. scale is clip_norm / (norm + 1e-6), at most 1, in f32, as
+ * torch's clip_grad_norm_ over all parameters has it. A step that is not final may still be
+ * reverted: the program steps its own parameters after the context was closed without an error.
+ * options NULL: the program has no parameters of its own. ret may be NULL. */
 CLEAVE_API cleave_status cleave_step_with(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                           cleave_context context,
                                           const cleave_step_options *options,
@@ -1689,10 +1706,10 @@ CLEAVE_API cleave_status cleave_step_with_async(cleave_runtime *runtime,
                                                 cleave_error *error) CLEAVE_RESULT;
 
 /* Steps one module inside the context: at its node, in its position of the schedule, with the
- * gradients since its last step there, which are then cleared. For schedules whose stages do not
- * wait for each other (pipedream). Nodes do not report gradient norms first: a gradient that is not
- * finite ends the context with an error, and earlier steps stay. A call whose forward comes before
- * the step and whose backward after it uses the weights from before in both.
+ * gradients since its last step there, which are then cleared. Meant for schedules whose stages do
+ * not wait for each other (pipedream). Nodes do not report gradient norms first: a gradient that is
+ * not finite ends the context with an error, and earlier steps stay. A call whose forward comes
+ * before the step and whose backward after it uses the weights from before in both.
  *
  * Call it before the backward of the context. CLEAVE_PRECONDITION: a backward of the context runs,
  * or the optimiser clips or has groups without no_rollback. ahead: number of steps between the last
@@ -1704,7 +1721,7 @@ CLEAVE_API cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimize
                                         uint64_t ahead, uint32_t position, bool keep,
                                         double *ret_lr, cleave_error *error) CLEAVE_RESULT;
 
-/* ---- names before 0.9 ------------------------------------------------------------------------ */
+/* ---- old names, from before version 0.9 ------------------------------------------------------ */
 
 /* Old names of statuses, events, types and functions. Sources that use them compile unchanged, and
  * the library exports the functions under both names. New programs use the new names. */

@@ -34,8 +34,8 @@ static bool advance_future(cleave_runtime *rt, api_future *f) {
 }
 
 /* Advances the futures in order until one ends. If one ends, returns true, and the caller calls the
- * function again, because other futures may have waited for that one. *ret_due_ns: time of the next
- * call. */
+ * function again, because other futures may have waited for that one. *ret_due_ns: monotonic time
+ * at which to call the function again. */
 static bool advance_all_futures(cleave_runtime *rt, uint64_t *ret_due_ns) {
   *ret_due_ns = api_step_decision_advance(rt);
   for (api_future *f = rt->futures_state->first_unfinished, *next; f; f = next) {

@@ -79,7 +79,8 @@ static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_bac
 
 /* ---- the walk over the tape ------------------------------------------------------------------ */
 
-/* Counts one more gradient that will arrive for v. Returns its position in the sum. */
+/* Counts one more gradient that will arrive for v. Returns the index of this gradient in the sum
+ * that is v's gradient. */
 static uint32_t add_expected_gradient(api_context *c, api_value *v, uint32_t group_index) {
   if (v->last_pass_number != c->last_pass_number) {
     v->last_pass_number = c->last_pass_number;
@@ -243,8 +244,9 @@ static prepare_message begin_prepare(cleave_runtime *rt, api_context *c, uint32_
   prepare_message p = {.rt = rt, .c = c, .node = node, .retain_graph = retain_graph};
   p.n_passes_skipped = c->last_pass_number - c->last_pass_number_at_node[node] - 1;
   c->last_pass_number_at_node[node] = c->last_pass_number;
-  c->nodes_with_written_gradients &=
-      ~NODE_BIT(node); /* the node's vote after this pass counts the written gradients */
+  /* the node's vote (its sums of squared gradients) after this pass counts the gradients that the
+   * program has written */
+  c->nodes_with_written_gradients &= ~NODE_BIT(node);
   for (uint32_t i = 0; i < rt->n_modules; i++)
     p.needs_vote |= rt->modules[i] && rt->modules[i]->node == node && rt->modules[i]->optimizer;
   return p;

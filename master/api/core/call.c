@@ -194,7 +194,8 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
   /* the first CALL that uses the leaf carries it */
   if (is_for_node && node == 0 && is_own_leaf) return CLEAVE_OK;
   if (is_for_node && node == 0) TRY_API(check_master_gets_own_dtype(v, error));
-  if (is_for_node && node && !rt->peers[node].has_module) { /* no module there could use it */
+  if (is_for_node && node && !rt->peers[node].has_module) {
+    /* no module at that node could use the value */
     v->nodes_awaiting_module |= NODE_BIT(node);
     return CLEAVE_OK;
   }
@@ -249,7 +250,7 @@ typedef struct call_mode {
   /* receiver of the delivery if is_for_program is false: index of a node */
   uint32_t delivery_node;
   bool is_fetched_as_bf16; /* the program gets the value in bf16 */
-  /* calls of output modules follow at once, so the CALL may be buffered */
+  /* calls of output modules (outputs.c) follow at once, so the CALL may be buffered */
   bool is_followed_by_calls;
   const cleave_call_options *options; /* options of the program; NULL: none */
 } call_mode;
@@ -288,7 +289,7 @@ static void add_positions(clv_packet *p, const api_value *v, const cleave_call_o
 }
 
 /* True if an input of v comes from a call at the master's own node that cannot have run yet,
- * because no thread has driven that node since the call. Then the CALL of v need not be sent at
+ * because no thread has run that node since the call. Then the CALL of v need not be sent at
  * once. */
 static bool waits_for_master_node(const cleave_runtime *rt, const api_value *v) {
   for (uint32_t i = 0; i < v->n_args && !rt->is_node_driven_by_caller; i++) {
@@ -494,7 +495,7 @@ cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave
 }
 
 /* Calls the output modules of a module with several outputs. Each takes one output out of the
- * joined value. */
+ * joined value, the concatenation of all outputs. */
 static cleave_status call_outputs(cleave_runtime *rt, const api_value *joined_value,
                                   const call_mode *mode, cleave_reference *ret_references,
                                   cleave_error *error) {
@@ -535,7 +536,7 @@ cleave_status cleave_call_outputs(cleave_runtime *runtime, cleave_context handle
                            .is_followed_by_calls = true};
   TRY_API(make_call(runtime, handle, module, inputs, n_inputs, &joined_mode, &v, error));
   cleave_status status = call_outputs(runtime, v, &mode, outputs, error);
-  v->is_released = true; /* the program has handles of the outputs alone */
+  v->is_released = true; /* the program has handles of the outputs, not of the joined value */
   if (status == CLEAVE_OK) memcpy(ret_references, outputs, n_outputs * sizeof *outputs);
   return status;
 }

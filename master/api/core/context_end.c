@@ -45,8 +45,9 @@ static uint64_t resend_due_end_contexts(cleave_runtime *rt) {
 
 const api_job api_context_end_job = {.before_sleep = resend_due_end_contexts};
 
-/* Sends END_CONTEXT to all nodes of the context. The unsent final step is part of that message if
- * no function waits for the end, or if the context records events. */
+/* Sends END_CONTEXT to all nodes of the context. A final step (one that cannot be reverted) that is
+ * not sent yet is part of the same message if no function waits for the end, or if the context
+ * records events. */
 static cleave_status send_end_contexts(cleave_runtime *rt, api_context *c, cleave_error *error) {
   cleave_status status = CLEAVE_OK;
   api_node_set notified_nodes = 0;
@@ -67,8 +68,8 @@ static cleave_status send_end_contexts(cleave_runtime *rt, api_context *c, cleav
   return status;
 }
 
-/* Frees the tensors that a context's values have in this process. The records stay, because kept
- * values (cleave_keep) depend on them. */
+/* Frees the tensors that a context's values have in this process. The records of the values stay,
+ * because kept values (cleave_keep) depend on them. */
 static void free_local_tensors(api_context *c) {
   for (api_value *v = c->newest_value; v; v = v->older_value) {
     v->gradient = clv_tensor_unref(v->gradient);
@@ -207,7 +208,7 @@ static bool must_wait_to_close(const cleave_runtime *rt, const api_context *c, a
   return rt->undecided_context == c;
 }
 
-/* Sends END_CONTEXT to the nodes. */
+/* Sends END_CONTEXT of the context that f closes to the nodes of the context. */
 static void send_end_for_close(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   f->operation_state = WAITS_FOR_END_ANSWERS;

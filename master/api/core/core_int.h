@@ -9,7 +9,7 @@
  *
  *   error.c, id_table.c, failures.c   errors and tensors of callers; ids; failures of other nodes
  *   state_tables.c                 states of peers, modules and contexts as tables
- *   runtime.c, incarnations.c      lock, clock, nodes by name, due jobs; which workers are present
+ *   runtime.c, incarnations.c      lock, clock, nodes by name, the jobs; which workers are present
  *   send.c                         frames to nodes, failures of contexts, the unsent final step
  *   tape.c, context_end.c          contexts and values as records; how contexts end
  *   forget.c                       frees calls that no later backward can reach
@@ -113,8 +113,8 @@ typedef struct api_peer {
   char devices[API_DEVICE_LIST_BYTES]; /* all devices of the peer: "cpu, cuda:0" */
   /* error of the peer's last loss, which functions that need the peer return */
   cleave_error loss_error;
-  clv_link_counts last_link_counts; /* counters at the last cleave_measure */
-  /* times that the peer was lost and has rejoined (incarnations_int.h) */
+  clv_link_counts last_link_counts; /* counters of the link at the last cleave_measure */
+  /* number of times that the peer was lost and has rejoined (incarnations_int.h) */
   uint32_t n_rejoins;
   char wire_name[CLEAVE_NAME + 1]; /* name of the peer in frames, once it has rejoined */
   uint64_t connect_deadline_ns; /* monotonic time at which connecting must be done; 0: not begun */
@@ -142,9 +142,11 @@ typedef struct api_optimizer_group {
 
 struct cleave_module {
   cleave_runtime *runtime;
-  uint32_t index, generation; /* `module` and `generation` in frames */
-  uint64_t load_number;       /* number in the order of loading, from 1 */
-  uint32_t n_contexts;        /* contexts that have used the module and are not freed */
+  /* index of the module in the runtime; number of this load among the loads at the index: `module`
+   * and `generation` in frames */
+  uint32_t index, generation;
+  uint64_t load_number; /* number in the order of loading, from 1 */
+  uint32_t n_contexts;  /* contexts that have used the module and are not freed */
   /* number of kept values (cleave_keep) that the module computes, plus operations in progress that
    * use the module; above 0: the record is not freed */
   uint32_t n_kept_refs;
@@ -156,7 +158,7 @@ struct cleave_module {
   clv_params *params;
   /* [params->n_ties] module that owns each tied parameter; NULL: this module itself */
   cleave_module **tie_owners;
-  /* names of parameters that get initial values; names of frozen parameters; `params` has the
+  /* names of parameters that get initial values; names of frozen parameters; `params` owns the
    * texts */
   const char **initialized_param_names, **frozen_param_names;
   /* [n_inputs] index of each input node in the graph */
@@ -164,7 +166,8 @@ struct cleave_module {
   uint32_t n_frozen_params, n_initialized_params; /* numbers of names in these two lists */
   uint32_t n_trained_params; /* number of parameters that are trainable and not frozen */
   uint32_t n_inputs, n_threads, max_calls_in_flight;
-  const clv_backend *backend; /* of a module at the master; NULL: the module is at a worker */
+  /* backend of the module, if it is at the master; NULL: it is at a worker */
+  const clv_backend *backend;
   bool accepts_only_local_inputs, copies_inputs, is_released, was_called, needs_input_grads;
   bool has_given_weights;  /* the program gave weights when it loaded the module */
   bool has_secret_weights; /* cleave_module_options.weights_are_secret */
@@ -173,7 +176,8 @@ struct cleave_module {
    * any generation from first_attempt_generation to the present one. */
   bool may_be_at_node;
   uint32_t first_attempt_generation;
-  const char **direct_to; /* [n_direct_to] cleave_module_options.direct_to; NULL: as the session */
+  /* [n_direct_to] cleave_module_options.direct_to; NULL: as the session file says */
+  const char **direct_to;
   uint32_t n_direct_to;
   bool computes_in_bf16, allows_tf32, is_frozen_set_final, stores_frozen_as_bf16;
   char *artifact_name; /* name of the worker's artifact that has the module's weights; NULL: none */
@@ -190,7 +194,8 @@ struct cleave_module {
   uint32_t n_saved_state_items[2];
   struct cleave_optimizer *optimizer; /* optimiser that steps the module; NULL: none */
   /* [n_groups] settings of the parameter groups, by the group numbers of the module's node. The
-   * unstepped group, number 0 if there is one, has the settings of group 1. */
+   * unstepped group (parameters that no step changes), which is number 0 if it exists, has the
+   * settings of group 1. */
   const api_optimizer_group *groups[CLV_OPTIM_MAX_GROUPS];
   uint32_t n_groups;
   /* [params->n] 1 + group number of each parameter; 0: in no group. NULL without an optimiser */
@@ -285,36 +290,37 @@ typedef struct api_value {
   api_node_set nodes_with_value;
   /* nodes that are sent the value once a module is loaded there */
   api_node_set nodes_awaiting_module;
-  bool needs_grad;      /* backward computes the gradient of the value */
-  bool is_released;     /* the program has no handle any more */
-  bool has_failed;      /* the value will never exist; `failure` says why */
-  bool is_deliver_sent; /* DELIVER to the master has been sent, not answered */
-  bool is_received;     /* the value has come from its node */
+  bool needs_grad;  /* backward computes the gradient of the value */
+  bool is_released; /* the program has no handle any more */
+  bool has_failed;  /* the value will never exist; `failure` says why */
+  /* the node was asked (by DELIVER or CALL) to send the value to the master */
+  bool is_deliver_sent;
+  bool is_received; /* the value has come from its node */
   /* the master's own node waits for the value, not only the program */
   bool is_awaited_by_master_node;
   bool are_saved_tensors_freed; /* a backward without `retain` has covered the call */
   bool had_backward;            /* some backward pass has covered the call */
   /* the value is kept when its context ends, because a kept value (cleave_keep) depends on it */
   bool is_retained;
-  /* the program has called cleave_keep for the value, so the record stays */
+  /* the program has called cleave_keep for the value, so the record of the value stays */
   bool is_kept;
   /* a kept value (cleave_keep) that depends on this value is computed at another node */
   bool is_needed_by_peer;
   uint32_t n_waiters; /* functions that wait for the value */
   cleave_error failure;
-  clv_tensor *local_tensor; /* the value in this process; NULL: it is not here */
+  clv_tensor *local_tensor; /* tensor of the value; NULL: this process does not have it */
   uint32_t n_args;
   struct api_value *args[CLV_MAX_INPUTS];
   /* call whose backward must run before this call (cleave_call_options.after); NULL: none */
   struct api_value *runs_after_backward_of;
   /* calls that run after this call's backward, which has not begun */
   uint32_t n_calls_after_backward;
-  /* number of the last sweep, which frees values (forget.c), in which another value needed this
-   * one */
+  /* number of the last sweep (a walk of forget.c, which frees values) in which another value needed
+   * this one */
   uint64_t last_needed_sweep;
   uint32_t call_number; /* number of its CALL among the context's calls to the node, from 1 */
   /* n_node_drives_begun of the runtime when the call was made. While it is the same in the runtime,
-   * no thread has driven the master's node since the call. */
+   * no thread has run the master's node since the call. */
   uint64_t n_node_drives_begun;
   uint64_t weights_version; /* weights_version of the module when the call was made */
   /* The fields below belong to the last backward pass that reached the value. */
@@ -335,7 +341,7 @@ typedef struct api_value {
   clv_tensor **contributions;
   uint32_t contributions_cap;
   clv_tensor *gradient;
-  /* value of the context made before this one; in the free list: the next record */
+  /* next older value of the same context; in the free list: next free record */
   struct api_value *older_value;
 } api_value;
 
@@ -364,8 +370,8 @@ typedef struct api_context {
   api_node_set nodes_keeping_calls;
   /* nodes that were lost and have rejoined since the context used them */
   api_node_set nodes_since_restarted;
-  /* number of calls sent to each node, from which each call has its call_number. PREPARE and DROP
-   * carry such a number, and the node first waits until it has that many calls. */
+  /* number of calls sent to each node; each new call gets its call_number from this counter.
+   * PREPARE and DROP carry such a number, and the node first waits until it has that many calls. */
   uint32_t n_calls_sent[API_MAX_NODES];
   uint32_t last_pass_number; /* number of the last backward pass */
   /* last backward pass in which each node took part */
@@ -378,9 +384,9 @@ typedef struct api_context {
   uint32_t n_leaf_gradients_missing;  /* gradients of leaves, not received yet */
   bool has_gradient[API_MAX_MODULES]; /* a backward has reached parameters of the module */
   clv_tensor *votes[API_MAX_NODES];   /* sums of squared gradients in each node's last FINISHED */
-  /* nodes whose last vote reports a gradient that is not finite */
+  /* nodes whose last vote (FINISHED) reports a gradient that is not finite */
   api_node_set nodes_with_nonfinite_gradients;
-  /* nodes to which the program has written gradients since their last vote */
+  /* nodes to which the program has written gradients since their last vote (FINISHED) */
   api_node_set nodes_with_written_gradients;
   /* number of answers to APPLY or REVERT that have not arrived */
   uint32_t n_step_answers_missing;
@@ -528,22 +534,22 @@ typedef struct api_noted_values {
  * the runtime's lock, unless their comments say otherwise. */
 typedef struct api_gate {
   void *user;
-  /* Permits or refuses the tensor by its row and the policy. */
+  /* Permits or refuses the tensor by its declared row (cleave_declare) and the policy. */
   cleave_status (*check_tensor)(void *user, const cleave_sending *sending, cleave_error *error);
   /* Counts a tensor that all hooks permit, for the limits of the policy. If charge_tensor fails,
    * the tensor is not sent. */
   cleave_status (*charge_tensor)(void *user, const cleave_sending *sending, cleave_error *error);
-  /* Compares what a tensor shows with the row that permits it, after `check_tensor` has permitted
-   * the tensor. v: value of a module at the master that is sent, or value of a module at a worker
-   * whose gradient is sent. The first argument is `owner`. If the gate is off, this pointer and the
-   * two above are NULL. */
+  /* Compares what a tensor shows with the declared row (cleave_declare) that permits it, after
+   * `check_tensor` has permitted the tensor. v: value of a module at the master that is sent, or
+   * value of a module at a worker whose gradient is sent. The first argument is `owner`. If the
+   * gate is off, this pointer and the two above are NULL. */
   cleave_status (*judge_tensor)(void *owner, const api_value *v, const cleave_sending *sending,
                                 cleave_error *error);
   /* Add to the ledger of this host the keys of layers and the values that the module's worker will
    * know, before they are sent. For a module at the master the functions keep samples of the
    * values, which are looked up in the ledger later. note_values is also called for values that the
    * program has read from the module's node (are_read_values). The first argument is `owner`, and
-   * the runtime's lock is not held. NULL: the runtime is that of a command. */
+   * the runtime's lock is not held. NULL: a command of cleave-master uses the runtime. */
   cleave_status (*note_module)(void *owner, const cleave_module *m, cleave_error *error);
   cleave_status (*note_values)(void *owner, const api_noted_values *values, cleave_error *error);
   /* called when all contexts are closed, before the links end; NULL: nothing is done then */
@@ -558,8 +564,9 @@ typedef struct api_attachment {
   void (*free)(struct api_attachment *a);
 } api_attachment;
 
-/* Work that is due from time to time. Its owner registers it (api_add_job), and each thread that
- * waits for nodes runs it (wait.c). Both functions are called with the runtime's lock held. */
+/* A job: work that the runtime repeats from time to time, such as sending END_CONTEXT again.
+ * runtime_open.c registers the jobs, and each thread that waits for nodes runs those that are due
+ * (wait.c). Both functions are called with the runtime's lock held. */
 typedef struct api_job {
   /* Does the work that is due. Returns the time of the next run, monotonic ns; UINT64_MAX: none. */
   uint64_t (*before_sleep)(cleave_runtime *rt);
@@ -578,7 +585,8 @@ struct cleave_runtime {
   bool (*is_interrupted)(void *user); /* cleave_options.interrupted; NULL: none */
   uint64_t refusal_timeout_ms;        /* cleave_options.refused_ms */
   clv_notifier on_notice;             /* cleave_options.on_notice of the program, with its user */
-  /* limits log lines that workers cause; it reports to api_on_suppressed_logs */
+  /* limits the rate of log lines that workers cause; reports suppressed lines to
+   * api_on_suppressed_logs */
   clv_log_limiter worker_log_limiter;
   /* last failures whose text was replaced before they were sent; failure number n is at index n %
    * API_MAX_REDACTED_ERRORS */
@@ -594,10 +602,12 @@ struct cleave_runtime {
   clv_pool *pool;
   clv_session_node *node;
   pthread_t node_thread;
-  bool has_node_thread; /* false: callers that wait drive the master's node, one at a time */
+  /* false: the master's node has no thread of its own; threads that wait run it, one at a time */
+  bool has_node_thread;
   bool is_node_driven_by_caller;
-  uint64_t n_node_drives_begun; /* times that a caller has begun to drive the master's node */
-  api_peer *peers;              /* [n_peers] nodes of the session, the master first */
+  /* number of times that a waiting thread has begun to run the master's node */
+  uint64_t n_node_drives_begun;
+  api_peer *peers; /* [n_peers] nodes of the session, the master first */
   uint32_t n_peers;
   clv_wire_id session_id; /* id of the session at all workers */
   uint64_t epoch;         /* number of the attempt that the session belongs to */
@@ -620,13 +630,14 @@ struct cleave_runtime {
   api_value *value_free_list;
   api_context *context_free_list;
   api_state_request *state_requests;
-  cleave_module *modules[API_MAX_MODULES];    /* NULL: the index is free */
-  uint32_t n_modules;                         /* 1 + the highest index of a module so far */
-  uint32_t next_generations[API_MAX_MODULES]; /* next generation of each index */
+  cleave_module *modules[API_MAX_MODULES]; /* NULL: the index is free */
+  uint32_t n_modules;                      /* 1 + the highest index of a module so far */
+  /* [index] generation that the next module load at the index gets */
+  uint32_t next_generations[API_MAX_MODULES];
   uint64_t last_load_number;
   cleave_optimizer *optimizers;
   api_attachment *attached_objects;
-  /* The context whose step nodes have not answered; NULL: none. Calls wait for it, so that the step
+  /* Context whose step some node has not answered; NULL: none. Calls wait for it, so that the step
    * can still be reverted. */
   api_context *undecided_context;
   bool is_reverting;           /* the step of undecided_context has failed, and nodes revert it */
@@ -640,8 +651,8 @@ struct cleave_runtime {
   api_call_group *call_groups;
   uint32_t call_groups_cap;
   cleave_error deferred_error; /* failure of a step whose context has ended; status OK: none */
-  uint32_t n_ending_contexts;  /* contexts whose end nodes have not answered */
-  uint32_t n_end_waiters;      /* functions that wait until n_ending_contexts falls */
+  uint32_t n_ending_contexts;  /* number of contexts whose END_CONTEXT some node has not answered */
+  uint32_t n_end_waiters;      /* number of functions that wait until n_ending_contexts falls */
   /* monotonic time at which some context's END_CONTEXT is sent again; 0: never */
   uint64_t end_resend_ns;
   /* A worker's report that its link to another worker, its neighbour, has ended. It is held back
@@ -652,7 +663,7 @@ struct cleave_runtime {
   /* the neighbour; equal to broken_link_worker: the report named no neighbour */
   uint32_t broken_link_neighbour;
   uint64_t broken_link_wait_until_ns;
-  /* monotonic time before which no deadline passes, because the process was stopped */
+  /* monotonic time before which no deadline passes, because the process was stopped (SIGSTOP) */
   uint64_t deadlines_paused_until_ns;
   /* Outages, in which some link of a worker has no connection, do not count towards deadlines.
    * total_outage_ns: total time of ended outages; outage_since_ns: begin of the present one; 0:
@@ -695,13 +706,14 @@ void api_update_outage_clock(cleave_runtime *rt);
  * `all_workers` is true, else those that have reported such a link before. Later calls of
  * api_update_outage_clock use the answers. With the runtime's lock held. */
 void api_ask_about_outages(cleave_runtime *rt, bool all_workers);
-/* Registers a job; `job` must be static. */
+/* Registers a job, which each thread that waits for nodes runs when it is due (wait.c). `job` must
+ * be static. */
 void api_add_job(cleave_runtime *rt, const api_job *job);
 /* Add and remove a record that is freed with the runtime. With the runtime's lock held. */
 void api_attach(cleave_runtime *rt, api_attachment *a, void (*free)(api_attachment *a));
 void api_detach(cleave_runtime *rt, api_attachment *a);
-/* With the runtime's lock held: sleeps until api_wake is called. If the master's own node has no
- * thread, drives the node meanwhile. False: `until_ns` has passed. */
+/* With the runtime's lock held: sleeps until another thread calls api_wake. If the master's own
+ * node has no thread, runs the node on this thread meanwhile. False: `until_ns` has passed. */
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns);
 /* As api_sleep, for the thread of futures: api_wake ends it only while no thread of the program
  * awaits a future. */
@@ -721,7 +733,7 @@ typedef struct api_interruptible {
 } api_interruptible;
 void api_interruptible_begin(cleave_runtime *rt, api_interruptible *ret);
 void api_interruptible_end(api_interruptible *i);
-/* Runs the due jobs and drives the master's node as api_sleep does, but does not sleep. */
+/* Runs the due jobs and the master's node as api_sleep does, but does not sleep. */
 void api_poll(cleave_runtime *rt);
 /* Wakes all threads that sleep in api_sleep, because something for which they wait may have
  * changed. */
@@ -730,7 +742,7 @@ void api_wake(cleave_runtime *rt);
 /* With the runtime's lock held: sends a packet to a node, which may be the master's own. Takes
  * ownership of the packet, also on failure. */
 cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_error *error);
-/* As api_send, but the packet may wait for the next one to the node, if the caller's thread drives
+/* As api_send, but the packet may wait for the next one to the node, if the caller's thread runs
  * the master's own node (cleave_options.single_thread). Before that thread sleeps, all buffered
  * packets are sent. */
 cleave_status api_send_buffered(cleave_runtime *rt, uint32_t node, clv_packet *p,

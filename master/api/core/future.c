@@ -167,7 +167,8 @@ static void remove_request(cleave_runtime *rt, const api_state_request *r) {
 static void detach_from_context(cleave_runtime *rt, api_future *f) {
   if (f->owns_pass) f->context->is_backward_running = false;
   if (f->owns_pass && f->optimizer)
-    /* the step has ended before these nodes have voted, so they must vote again */
+    /* the step has ended before these nodes have voted (sent their sums of squared gradients), so
+     * they must vote again */
     f->context->nodes_with_written_gradients |= f->context->nodes_in_pass;
   remove_request(rt, &f->request);
   if (f->value) f->value->n_waiters -= f->n_watchers;

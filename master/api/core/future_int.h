@@ -25,7 +25,8 @@ typedef struct api_callback {
 typedef struct api_backward_roots {
   cleave_reference *roots; /* [n] roots */
   float *root_weights;     /* [n] weights of the roots; NULL: 1 each */
-  /* [n] gradients of the roots, NULL for a root with a weight; NULL: all have weights */
+  /* [n] initial gradients of the roots; a NULL entry: this root has a weight; NULL list: all roots
+   * have weights */
   clv_tensor **gradients;
   size_t n;
   bool retain_graph; /* keep the saved tensors for another backward */
@@ -73,30 +74,32 @@ typedef struct api_operation {
   void (*withdraw)(cleave_runtime *rt, struct api_future *f);
   /* Copies the result of a successful operation to *ret. NULL: it has no result. */
   cleave_status (*copy_result)(const struct api_future *f, void *ret, cleave_error *error);
-  /* frees f->private_record; NULL: no work */
+  /* releases what the operation holds, such as f->private_record; NULL: it holds nothing */
   void (*free)(cleave_runtime *rt, struct api_future *f);
   /* the operation waits for earlier backwards, steps and writes of its context */
   bool runs_in_order;
   bool may_begin_while_closing; /* may begin while the runtime is being closed */
   bool has_own_thread;          /* a separate thread runs it, which cannot be stopped */
-  bool advances_without_thread; /* its future advances without the thread of futures */
+  bool advances_without_thread; /* the operation advances without the thread of futures (await.c) */
 } api_operation;
 
 typedef struct api_future {
   /* id of the program's handle; 0: a blocking function uses the record, without a handle */
   uint64_t id;
   const api_operation *op;
-  /* state of the operation, an enum of its file; 0: nothing has been sent */
+  /* state of the operation, from the enum in its source file; 0: nothing has been sent */
   uint32_t operation_state;
   uint32_t n_users; /* number of functions that use the record now */
   /* number of functions and callbacks that wait for the end of the operation */
   uint32_t n_watchers;
-  bool is_done;       /* `outcome` is set; functions that wait for the future return */
-  bool is_finished;   /* the operation has ended; a cancelled one may be done before */
+  bool is_done; /* `outcome` is set; functions that wait for the future return */
+  /* the operation has ended; a cancelled operation may be done (is_done) before that */
+  bool is_finished;
   bool is_released;   /* the program has no handle any more */
   bool cannot_cancel; /* its work continues after a cancel; only the result is dropped */
   /* this operation runs the context's backward pass now, or, if it is a step, the pass in which
-   * nodes vote again; when the pass ends, is_backward_running is cleared */
+   * nodes vote again (send their sums of squared gradients); when the pass ends,
+   * is_backward_running is cleared */
   bool owns_pass;
   /* API_OPERATION_CLOSE: END_CONTEXT is sent after the owners of kept values have answered */
   bool end_awaits_owners;
@@ -235,7 +238,8 @@ cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f
 void api_step_advance(cleave_runtime *rt, api_future *f);
 void api_step_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 cleave_status api_copy_step_result(const api_future *f, void *ret, cleave_error *error);
-/* Decides the step by the votes received, and sends the decision. */
+/* Decides the step by the votes (sums of squared gradients) that nodes have sent, and sends the
+ * decision. */
 cleave_status api_decide_step(cleave_runtime *rt, api_future *f, cleave_error *error);
 
 /* Reads the parameter or buffer a->name; NULL: all state of the kind. */

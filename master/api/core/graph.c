@@ -17,7 +17,8 @@ _Static_assert((int)CLV_LAYER_COLUMNS == CLV_PARALLEL_COLUMNS &&
 struct cleave_graph {
   clv_graph *graph;
   uint32_t n_ops;
-  /* [n_outputs] graph nodes whose values are outputs; n_outputs 0: only that of the last op */
+  /* [n_outputs] graph nodes whose values are outputs; n_outputs 0: only the value of the last op is
+   * an output */
   int outputs[CLV_MAX_OUTPUTS];
   int n_outputs;
 };

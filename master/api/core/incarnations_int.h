@@ -11,12 +11,13 @@
 
 /* ---- names of workers in frames -------------------------------------------------------------- */
 
-/* Returns the name of the peer's present incarnation in frames. */
+/* Returns the name that frames use for the peer's present incarnation (the worker since its last
+ * rejoin). */
 static inline const char *api_wire_name(const api_peer *p) {
   return p->n_rejoins ? p->wire_name : p->name;
 }
-/* Returns the index of the node with this name in frames; -1: no node has the name, or an earlier
- * incarnation had it. */
+/* Returns the index of the node that frames call `name`; -1: no node has this name now, although an
+ * earlier incarnation of a worker may have had it. */
 int api_find_node_by_wire_name(const cleave_runtime *rt, const char *name);
 /* True if two workers may have a direct link. If either was ever lost, the master relays values
  * between them. */
@@ -31,8 +32,8 @@ static inline bool api_can_link_directly(const api_peer *a, const api_peer *b) {
 cleave_status api_check_node_present(const cleave_runtime *rt, uint32_t node,
                                      cleave_error *error) CLEAVE_RESULT;
 cleave_status api_check_module_present(const cleave_module *m, cleave_error *error) CLEAVE_RESULT;
-/* True if the frame belongs to a context that used an earlier incarnation of the worker `to`. The
- * present incarnation does not know this context. */
+/* True if the frame belongs to a context that used an earlier incarnation of the worker `to`,
+ * before its last rejoin. The present incarnation does not know this context. */
 bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
                                    const clv_frame *f);
 
@@ -40,7 +41,7 @@ bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
 
 clv_rpc_pem api_tls_pem(const cleave_runtime *rt);
 void api_end_session(const api_peer *p);            /* sends CloseSession; ignores errors */
-unsigned api_connect_timeout_ms(const api_peer *p); /* milliseconds left to connect */
+unsigned api_connect_timeout_ms(const api_peer *p); /* milliseconds that are left for connecting */
 /* Sends Hello and OpenSession. If the worker rejoins, first sends CloseSession, for a session that
  * its earlier incarnation may have left open. */
 cleave_status api_connect_worker(api_peer *p, cleave_error *error) CLEAVE_RESULT;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers of a runtime and of its links, for monitoring.
+ * Returns counts, bytes and times of a runtime and of its links, for monitoring.
  */
 #include "master/api/core/core_int.h"
 

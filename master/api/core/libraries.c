@@ -11,8 +11,8 @@
 #include "kernels/kernels.h"
 #include "master/api/core/core_int.h"
 
-/* Fills a row from the part of the CPU backend's text that begins with the library's name. Such a
- * text is "oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX". */
+/* Fills a row of cleave_libraries from the part of the CPU backend's text that begins with the
+ * library's name. Such a text is "oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX". */
 static void fill_backend_row(const char *name, const char *file, cleave_library *row) {
   const char *text = strstr(clv_backend_libraries(clv_backend_cpu()), name);
   const char *version = text ? text + strlen(name) + 1 : "";

@@ -106,9 +106,9 @@ static clv_code ask_program(const cleave_runtime *rt, const cleave_sending *send
   return CLV_OK;
 }
 
-/* Asks the gate's judge about the value of a module at the master, or the gradient for the value of
- * a module at a worker. Does nothing for a relayed tensor, because all tensors from which a worker
- * computed it have passed the gate before. */
+/* Calls judge_tensor of the gate for the value of a module at the master, or for the gradient of a
+ * value of a module at a worker. Does nothing for a relayed tensor, because all tensors from which
+ * a worker computed it have passed the gate before. */
 static clv_code judge_tensor(const cleave_runtime *rt, const clv_frame *f,
                              const cleave_sending *sending, clv_err *err) {
   cleave_error why = {.status = CLEAVE_OK};
@@ -214,8 +214,8 @@ clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err) {
   LOCKED(rt);
   if (clv_frame_is_failure(&p->frame)) CLV_TRY(send_failure(to, p, err));
   if (!rt->may_send && !rt->gate.check_tensor) return CLV_OK;
-  /* A packet is sent with all its tensors or not at all, so a tensor is counted only after all
-   * tensors are permitted. */
+  /* A packet is sent with all its tensors or not at all, so a tensor is counted (charge_tensor)
+   * only after all tensors are permitted. */
   cleave_sending sending[CLV_WIRE_TENSORS];
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     sending[i] = (cleave_sending){.worker = to->name, .name = ""};

@@ -150,7 +150,7 @@ static cleave_status find_input_nodes(cleave_module *m, cleave_error *error) {
                   m->name, m->n_inputs, m->graph->n_nodes - (int)m->n_inputs);
 }
 
-/* number of bytes of the digest of a graph node's name that enter the node's key */
+/* a graph node's key is derived from this number of bytes of the digest of the node's name */
 enum { NODE_NAME_DIGEST_BYTES = 16 };
 _Static_assert(12 + sizeof(clv_sha256) + NODE_NAME_DIGEST_BYTES <= CLV_KEY_MAX_INPUT,
                "what a key is derived of");

@@ -8,8 +8,8 @@
 
 #include "master/api/core/core_int.h"
 
-/* Gives a module an index of the runtime and a generation of that index. BLOCKS while all indexes
- * are in use and some of them are about to become free. */
+/* Gives a module a free index of the runtime and its number in the order of loading (load_number).
+ * BLOCKS while all indexes are in use and some of them are about to become free. */
 cleave_status api_module_assign_index(cleave_module *m, cleave_error *error) CLEAVE_RESULT;
 /* Frees a module that has no index. */
 void api_module_free(cleave_module *m);
@@ -38,7 +38,8 @@ static inline bool api_requires_grad(const clv_param *p) { return p->trainable &
 void api_module_mark_for_reload(cleave_module *m, bool resets_moments);
 /* Removes the module from its optimiser, which was released. */
 void api_module_leave_optimizer(cleave_module *m);
-/* Reads the state of an outdated module and unloads it. api_module_place calls this. */
+/* Reads the state of a module whose settings at the node are outdated (needs_reload), and unloads
+ * the module. api_module_place calls this. */
 cleave_status api_module_save_and_unload(cleave_module *m, uint64_t until_ns,
                                          cleave_error *error) CLEAVE_RESULT;
 /* BLOCKS until the module's node has unloaded `generation` of the module, or has answered that it
@@ -62,8 +63,9 @@ cleave_status api_modules_await_idle(cleave_module *const *modules, size_t n, co
                                      uint64_t until_ns, cleave_error *error) CLEAVE_RESULT;
 
 /* Functions of param_groups.c. api_groups_await_idle calls api_modules_await_idle for the modules
- * of `groups` that may join the optimiser. api_module_add_unstepped_group adds the unstepped group
- * to a module in which some trainable parameters are in no group. */
+ * of `groups` that may join the optimiser. api_module_add_unstepped_group adds the unstepped group,
+ * whose parameters no step changes, to a module in which some trainable parameters are in no
+ * group. */
 cleave_status api_groups_await_idle(const cleave_optimizer *o, const cleave_group *groups,
                                     size_t n_groups, cleave_error *error) CLEAVE_RESULT;
 cleave_status api_module_add_unstepped_group(cleave_module *m, cleave_error *error) CLEAVE_RESULT;

@@ -91,7 +91,7 @@ static bool is_module_needed(const cleave_module *m) {
 }
 
 void api_module_unload_if_unused(cleave_module *m) {
-  /* a runtime that has no own node any more is being closed */
+  /* m->runtime->node is NULL while the runtime is being closed */
   if (is_module_needed(m) || !m->runtime->node) return;
   api_module_leave_optimizer(m);
   send_unload(m);

@@ -113,7 +113,7 @@ void api_detach(cleave_runtime *rt, api_attachment *a) {
   *at = a->next;
 }
 
-/* ---- nodes by name --------------------------------------------------------------------------- */
+/* ---- totals of links; nodes by name ---------------------------------------------------------- */
 
 void cleave_get_link_totals(cleave_runtime *runtime, cleave_link_totals *ret_totals) {
   if (!ret_totals) return;

@@ -55,8 +55,8 @@ static cleave_status check_worker_names(const cleave_runtime *rt, const cleave_o
   return CLEAVE_OK;
 }
 
-/* Sets the session id, the epoch and the seed: those of the run for a command, new ones for a
- * program. */
+/* Sets the session id, the epoch (number of the attempt) and the seed: those of the run for a
+ * command, new ones for a program. */
 static cleave_status set_session_ids(cleave_runtime *rt, cleave_error *error) {
   const clv_session_config *c = rt->config;
   rt->seed = c->train.seed.key;

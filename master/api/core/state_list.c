@@ -25,8 +25,8 @@ static void append_item(cleave_state_list *l, const char *name, const char *mome
   l->items[l->n++] = (clv_weights_want){at, dtype, *shape, false};
 }
 
-/* Lists the optimiser moments of all parameters, under the names that an optimiser of these
- * settings uses. */
+/* Lists the optimiser moments of all parameters, under the names that the module's optimiser
+ * settings give them. */
 static cleave_status append_moments(const cleave_module *m, cleave_state_list *l,
                                     cleave_error *error) {
   CLV_AUTO(clv_optim_freep) clv_optim *of = NULL;

@@ -25,7 +25,8 @@ typedef struct piece {
   uint64_t offset;
   size_t length;
   api_state_request request;
-  api_state_item received_item; /* bytes of the piece that the node has sent, if state is read */
+  /* bytes of the piece that the node has sent; used by cleave_state_take */
+  api_state_item received_item;
 } piece;
 
 /* A call of cleave_state_take or cleave_state_give. */

@@ -97,7 +97,7 @@ cleave_status api_put_state_items(cleave_module *m, clv_state_kind state_kind, u
   return status;
 }
 
-/* ---- all items of a kind of state ------------------------------------------------------------ */
+/* ---- counting, finding and checking items of state ------------------------------------------- */
 
 /* Computes the number of items from the module, so that a worker cannot send more. */
 size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {

@@ -14,7 +14,7 @@
 enum { WAITS_FOR_EARLIER, WAITS_FOR_VOTES, WAITS_FOR_REVERT };
 
 /* Checks that the context has used a module of the optimiser. A context that has used a module
- * keeps the module's optimiser until it is closed. */
+ * keeps the module's optimiser until the context is closed. */
 static cleave_status check_context_has_module(const cleave_optimizer *o, const api_context *c,
                                               cleave_error *error) {
   for (size_t i = 0; i < o->n_modules; i++)

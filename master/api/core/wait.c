@@ -12,7 +12,7 @@
 #include "master/api/core/core_int.h"
 
 /* PROCESS_STOP_DELAY_NS: if a timer fires this much too late, the process was stopped.
- * MAX_SLEEP_NS: longest sleep.
+ * MAX_SLEEP_NS: longest single sleep of a thread that waits.
  * MAX_SILENCE_AT_EXIT_MS: in a process that must exit, a worker that was silent for this time is
  * not waited for.
  * INTERRUPT_POLL_INTERVAL_NS: time between two questions to cleave_options.interrupted. */
@@ -58,7 +58,7 @@ static void flush_links(cleave_runtime *rt) {
     if (!api_is_peer_lost(&rt->peers[i])) clv_link_flush(rt->peers[i].link);
 }
 
-/* Sleeps until `condition` is signalled, or drives the master's node if no thread drives it. Sends
+/* Sleeps until `condition` is signalled, or runs the master's own node if no thread runs it. Sends
  * buffered packets in either case. Returns false if until_ns has passed. */
 static bool sleep_until(cleave_runtime *rt, pthread_cond_t *condition, uint64_t until_ns) {
   if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller)

@@ -93,7 +93,7 @@ cleave_status cleave_state_remove_at_worker_async(cleave_runtime *runtime, cleav
   return api_run_async(runtime, &api_operations[API_OPERATION_WORKER_FILE], &a, ret_future, error);
 }
 
-/* ---- names before 0.9 ------------------------------------------------------------------------ */
+/* ---- old names, from before version 0.9 ------------------------------------------------------ */
 
 API_DEPRECATED_ALIAS(cleave_state_save_there, cleave_state_save_at_worker);
 API_DEPRECATED_ALIAS(cleave_state_save_there_async, cleave_state_save_at_worker_async);

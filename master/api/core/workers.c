@@ -12,7 +12,7 @@
 #define MAX_MODULE_BYTES ((uint64_t)64 << 40)
 
 /* N_RESERVED_FILES: number of file descriptors that the runtime itself needs. N_FILES_PER_WORKER:
- * most that gRPC and the connections need for each worker. */
+ * largest number of file descriptors that gRPC and the connections need for each worker. */
 enum { N_RESERVED_FILES = 8, N_FILES_PER_WORKER = 2 + CLEAVE_BULK_LANES };
 
 /* ---- calls to a worker ----------------------------------------------------------------------- */
@@ -450,7 +450,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   CLV_TRY(clv_wire_load_request_encode(&q, &request, err));
   clv_code code = call_worker_method(p, CLV_METHOD_LOAD_MODULE, &request, timeout_ms, &reply, err);
   if (code == CLV_NOT_FOUND && m->artifact_name)
-    code = err->code = CLV_DATA_LOSS; /* as for a missing file of weights */
+    code = err->code = CLV_DATA_LOSS; /* the code of a missing file of weights */
   CLV_TRY(code);
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(map_answer_error(clv_wire_load_reply_decode(&piece, 1, &o, err), err));

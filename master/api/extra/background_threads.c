@@ -12,7 +12,7 @@
 /* States of a job (api_future.operation_state): its thread is not started yet; its thread runs. */
 enum { THREAD_NOT_STARTED, THREAD_RUNS };
 
-/* A function for a thread, and its arguments. */
+/* A job: a function that runs on a separate thread, and its arguments. */
 typedef struct job {
   cleave_status (*run)(struct job *j, cleave_error *error);
   cleave_runtime *runtime;
@@ -43,7 +43,7 @@ static cleave_status run_worker_rejoin(job *j, cleave_error *error) {
   return cleave_worker_rejoin(j->runtime, j->worker, j->deadline_ms, error);
 }
 
-/* ---- running a job --------------------------------------------------------------------------- */
+/* ---- starting, ending and freeing a job ------------------------------------------------------ */
 
 static void job_free(job *j) {
   if (!j) return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Functions that files of master/api/extra share: results of futures, reloading of modules that
- * were lost, and the comparison of rows with what tensors show (fronts).
+ * were lost, and the comparison of declared rows with what tensors show (fronts).
  */
 #ifndef CLEAVE_EXTRA_INT_H
 #define CLEAVE_EXTRA_INT_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks a program's rows against its fronts, the layers at the master that a record passes before
- * a tensor is sent. A layer hides records only if no worker knows its weights.
+ * Checks the rows that a program declares (cleave_declare) against its fronts, the layers at the
+ * master that a record passes before a tensor is sent. A layer hides records only if no worker
+ * knows its weights.
  *
  * api_fronts_note_module and api_fronts_note_values add keys and values of weights to the ledger of
  * the host, as the trainer does for a session: before a module is sent to its worker, before
@@ -9,12 +10,12 @@
  * to a module at the master, both functions keep a sample of the values.
  *
  * Before the first value of a module at the master is sent under a row, api_fronts_judge joins the
- * graphs of all calls on which the value depends to one graph, from the leaves on. Each layer of it
- * is at a worker, known or secret; whether it is known is looked up in the ledger by its key or
- * values. The rules of `plan` (master/reach) then find what the value shows, and the gate compares
- * that with the row. For a gradient that is sent to a worker, the rules go back from the loss in
- * the same way.
- * */
+ * graphs of all calls on which the value depends to one graph, from the leaves on. Each layer of
+ * the joined graph is at a worker, known or secret; whether it is known is looked up in the ledger
+ * by its key or values. The rules of `plan` (master/reach) then find what the value shows, and the
+ * gate compares that with the row. For a gradient that is sent to a worker, the rules go back from
+ * the loss in the same way.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,8 @@
 #include "master/reach/reach.h"
 
 enum {
-  MAX_SOURCES = 1024, /* a value that depends on more values counts as a raw record */
+  /* a value that depends on more values (sources) than this counts as a raw record */
+  MAX_SOURCES = 1024,
   /* the first MAX_UNLIMITED_READS reads of weights are all added to the ledger, later reads at most
    * once in MIN_READ_INTERVAL_S */
   MAX_UNLIMITED_READS = 256,
@@ -36,8 +38,10 @@ enum {
 typedef struct given_values {
   uint64_t module; /* load_number of the module; 0: a parameter of a front */
   char name[CLV_NAME_MAX + 24];
-  clv_weights_sample *sample; /* NULL: rows were not compared when the values were given */
-  const char *plain_reason;   /* why the values hide nothing by themselves; NULL: no reason */
+  /* NULL: declared rows were not compared yet when the program gave the values */
+  clv_weights_sample *sample;
+  /* why these values would hide nothing even if they were secret; NULL: no reason */
+  const char *plain_reason;
 } given_values;
 
 /* A value and all values on which it depends, and the graph node of each value in the joined
@@ -55,7 +59,8 @@ struct api_fronts {
   bool compares_rows;
   given_values *given_values; /* [n_given_values] values that the program gave */
   size_t n_given_values;
-  /* [n_compared_hashes] hashes of joined graphs whose rows were found correct */
+  /* [n_compared_hashes] hashes of joined graphs (graphs of all calls on which a value depends)
+   * whose rows were found correct */
   uint64_t *compared_hashes;
   size_t n_compared_hashes;
   /* number of reads of weights that were added to the ledger; monotonic time before which no
@@ -88,7 +93,8 @@ void api_fronts_switch_on(api_fronts *f) { f->compares_rows = true; }
 
 /* ---- samples of weights ---------------------------------------------------------------------- */
 
-/* Makes a sample of the tensor's values. *ret NULL: the tensor can hide nothing. */
+/* Makes a sample of the tensor's values. *ret NULL: a tensor of this dtype and shape hides
+ * nothing. */
 static clv_code sample_tensor(const cleave_tensor *t, clv_weights_sample **ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_sample *s = NULL;
   clv_shape shape = {.rank = t->rank};
@@ -167,9 +173,9 @@ static bool is_later_node_of_layer(const clv_graph *g, int k) {
   return k > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
 }
 
-/* Returns the ledger's name of the key of graph node k of a module. A module with the seed of a
- * session's network (CLEAVE_SESSION_NETWORK) has the names of that network, because a session with
- * the same train.seed has the same keys. */
+/* Returns the name (a hash) under which the ledger lists the key of graph node k of a module. A
+ * module with the seed of a session's network (CLEAVE_SESSION_NETWORK) has the names of that
+ * network, because a session with the same train.seed has the same keys. */
 static clv_code find_ledger_key_name(const cleave_module *m, int k, clv_sha256 *ret, clv_err *err) {
   const clv_node *n = &m->graph->nodes[k];
   if (m->seed != CLEAVE_SESSION_NETWORK) return clv_ledger_hash_module_key(&n->key, ret, err);
@@ -453,8 +459,8 @@ static clv_code join_sources(const api_fronts *f, joined_graph *j, sources *s, c
 
 /* ---- applying the rules of plan to a joined graph -------------------------------------------- */
 
-/* Result of the rules for a value: its findings, and the number of hiding layers on the path
- * through the graph that has the fewest. */
+/* Result of the rules for a value: its findings, and the smallest number of hiding layers on any
+ * path through the graph. */
 typedef struct verdict {
   clv_findings findings;
   uint32_t n_hiding_nodes;
@@ -569,14 +575,14 @@ static bool was_hash_compared(const api_fronts *f, uint64_t hash) {
 static void remember_compared_hash(api_fronts *f, uint64_t hash) {
   uint64_t *grown_hashes =
       reallocarray(f->compared_hashes, f->n_compared_hashes + 1, sizeof *grown_hashes);
-  if (!grown_hashes) return; /* the graph will be compared again */
+  if (!grown_hashes) return; /* without the stored hash, the graph is compared again */
   f->compared_hashes = grown_hashes;
   f->compared_hashes[f->n_compared_hashes++] = hash;
 }
 
-/* Compares the row of a tensor with the verdict. If the row agrees with the verdict, stores the
- * hash of the joined graph, so that the graph is not compared again; `hash` 0: there is no hash to
- * store. */
+/* Compares the declared row of a tensor with the verdict (what the rules of `plan` have found). If
+ * they agree, stores the hash of the joined graph, so that the graph is not compared again; `hash`
+ * 0: there is no hash to store. */
 static cleave_status compare_row_with_verdict(api_fronts *f, const cleave_sending *sending,
                                               const verdict *rule_verdict, const joined_graph *j,
                                               uint64_t hash, cleave_error *error) {
@@ -618,7 +624,7 @@ static cleave_status compare_gradient_from(api_fronts *f, const api_value *v, co
   return compare_row_with_verdict(f, sending, &rule_verdict, &j, hash, error);
 }
 
-/* Compares the egress row of v's gradient with what the running backward would send: the gradient
+/* Compares the declared row of v's gradient with what the running backward would send: the gradient
  * of v from each root that depends on v. Skips a root whose gradient the program supplies, because
  * Cleave cannot know what that gradient shows of labels; the row that the program declares
  * counts. */

@@ -319,7 +319,7 @@ static void advance_all_gradients(cleave_runtime *rt, api_future *f) {
   api_future_end_early(rt, f, &why);
 }
 
-/* ---- all gradients, as the program gets them ------------------------------------------------- */
+/* ---- copying all gradients to the program ---------------------------------------------------- */
 
 static cleave_status append_module_gradients(const module_gradients *q, cleave_gradients *ret,
                                              cleave_error *error) {
@@ -398,8 +398,8 @@ static cleave_status check_gradient_write(const api_context *c, const cleave_mod
   return c->has_gradient[m->index] ? CLEAVE_OK : fail_not_reached(c, m, name, error);
 }
 
-/* Begins to write a gradient. The module's node votes again before the next step, because its last
- * vote is out of date. */
+/* Begins to write a gradient. The module's node votes again (sends its sums of squared gradients)
+ * before the next step, because its last vote is out of date. */
 static cleave_status begin_gradient_write(cleave_runtime *rt, api_arguments *a, api_future *f,
                                           cleave_error *error) {
   cleave_module *m = a->module;

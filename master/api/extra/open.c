@@ -34,7 +34,7 @@ static void end_program(program_gate_state *p, clv_exit_code code) {
   free(p);
 }
 
-/* ---- transfers between workers --------------------------------------------------------------- */
+/* ---- recording what workers send to each other ----------------------------------------------- */
 
 static void note_direct_transfer(void *program, const char *worker, const char *peer,
                                  uint64_t bytes) {
@@ -173,7 +173,7 @@ cleave_status cleave_open_text(const char *path, const char *text, const cleave_
                                cleave_runtime **ret_runtime, cleave_error *error) {
   NOT_NULL(path, text, ret_runtime);
   COPY_OPTIONS_IN(cleave_options, o, options);
-  o.size = sizeof o; /* 0 if options is NULL; cleave_open_config copies again */
+  o.size = sizeof o; /* o.size was 0 if options is NULL, which cleave_open_config would refuse */
   CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
   CLV_AUTO(end_failed_program) program_gate_state *program = NULL;
   cleave_runtime *rt;

@@ -27,7 +27,7 @@ static uint32_t count_segment_modules(const cleave_parallel *p, const clv_chain_
   return s->is_sharded ? p->division->n_parts : 1;
 }
 
-/* ---- the parameters of a part ---------------------------------------------------------------- */
+/* ---- the parameters of one part of divided layers -------------------------------------------- */
 
 /* Parameters of one part of a divided layer, with values cut from those of the undivided layers. */
 typedef struct part_weights {
@@ -82,9 +82,10 @@ static clv_code cut_weights(const cleave_parallel *p, const cleave_parallel_opti
 
 /* ---- loading the modules of a chain ---------------------------------------------------------- */
 
-/* Loads the module of part k. The module gets its part of the initial values. Its keys derive from
- * its own name, because with the key of the undivided layer its node could draw the initial values
- * of the other parts. */
+/* Loads the module of part k of a segment (consecutive layers that are all divided or all
+ * undivided). The module gets its part of the initial values. Its keys derive from its own name,
+ * because with the key of the undivided layer its node could draw the initial values of the other
+ * parts. */
 static cleave_status load_module(cleave_parallel *p, const cleave_parallel_options *o,
                                  uint32_t segment_index, uint32_t k, char *undivided_weights,
                                  cleave_error *error) {
@@ -208,7 +209,8 @@ cleave_status cleave_parallel_load(cleave_runtime *runtime, const cleave_paralle
 
 /* ---- calling a chain ------------------------------------------------------------------------- */
 
-/* Values between two segments: one value, or one value for each part. */
+/* Values between two segments (groups of consecutive layers): one value, or one value for each
+ * part. */
 typedef struct segment_values {
   cleave_context context;
   cleave_reference values[CLV_MAX_IN];

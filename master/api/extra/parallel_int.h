@@ -7,8 +7,9 @@
 
 #include "master/api/core/core.h"
 
-/* A divided chain of layers. It has a module for each undivided segment of layers, and one for each
- * part of a divided segment. */
+/* A divided chain of layers. Its segments are groups of consecutive layers that are all divided or
+ * all undivided. The chain has one module for each undivided segment, and one for each part of a
+ * divided segment. */
 struct cleave_parallel {
   /* list link by which the runtime frees the object; must be the first member */
   api_attachment runtime_attachment;
