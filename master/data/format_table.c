@@ -110,7 +110,7 @@ static const clv_column_options *find_column_options(const clv_dataset *ds, cons
   return &ds->table->columns[i].o;
 }
 
-/* Adds the index of a column as an input. */
+/* Adds an input: for each record the number of its value among the learnt values of a column. */
 static clv_code add_index_input(clv_dataset *ds, const clv_learnt *l, size_t column, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   const clv_learnt_column *c = &l->columns[column];

@@ -415,9 +415,9 @@ void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out
 }
 
 clv_code clv_blueprint_check_privacy(const clv_blueprint *b, clv_err *err) {
-  /* clv_look_check comes first, because its message has the result of the look, the measurement of
-   * what tensors show */
-  CLV_TRY(clv_look_check(b, err));
+  /* clv_look_refuse_readable comes first, because its message has the result of the look, the
+   * measurement of what tensors show */
+  CLV_TRY(clv_look_refuse_readable(b, err));
   CLV_TRY(clv_privacy_check(b, err));
   return clv_cache_check(b, err);
 }

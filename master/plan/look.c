@@ -214,7 +214,7 @@ void clv_blueprint_add_look(clv_blueprint *b, const clv_look *look) {
   add_findings(b, look);
 }
 
-clv_code clv_look_check(const clv_blueprint *b, clv_err *err) {
+clv_code clv_look_refuse_readable(const clv_blueprint *b, clv_err *err) {
   for (size_t i = 0; i < b->n_egress; i++) {
     clv_findings certain_findings = b->egress[i].look_findings & ~b->look.uncertain_findings;
     clv_findings forbidden_findings = clv_privacy_forbidden_findings(b->config, certain_findings);

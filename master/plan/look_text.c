@@ -18,7 +18,7 @@ static void append_limit(double figure, double limit, double max_permitted_figur
 
 /* Figure (fraction that was read) of the attack on groups of equal labels. If the figure is larger
  * than this, the text explains what it means. */
-static const double MIN_EXPLAINED_GROUPS_FIGURE = 0.5;
+static const double MIN_GROUP_FRACTION_TO_EXPLAIN = 0.5;
 
 static const char *const state_texts[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicable",
                                           [CLV_LOOK_RAN] = "looked at",
@@ -54,7 +54,7 @@ static void append_result(const clv_look *look, clv_look_reader k, const clv_pol
     return;
   }
   if (*r->method) clv_bytes_printf(out, " by %s", r->method);
-  if (k == CLV_LOOK_GROUPS && r->figure > MIN_EXPLAINED_GROUPS_FIGURE)
+  if (k == CLV_LOOK_GROUPS && r->figure > MIN_GROUP_FRACTION_TO_EXPLAIN)
     clv_bytes_puts(out,
                    ": which records share a label can be read; one known label per class names "
                    "them");

@@ -107,7 +107,7 @@ clv_code clv_blueprint_find_plain_weights(clv_blueprint *b, clv_err *err) CLV_US
 /* Checks what the look (clv_look_run) has read from the tensors against the session's privacy
  * settings. CLV_INVALID: a worker could read something that the session does not permit
  * (look.c). */
-clv_code clv_look_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
+clv_code clv_look_refuse_readable(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 /* Checks the names of lora.train. CLV_INVALID: the stage has no parameters with one of these
  * names. */
 clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) CLV_USE_RESULT;

@@ -384,7 +384,8 @@ static int find_sibling_axis(const reach_step *s) {
   for (int i = 0; i < s->relation->n; i++) {
     const reach_axis *a = &s->relation->axes[i];
     int target_axis = get_target_axis(a, s->is_backward);
-    /* the elements of a block are different sums of the same places */
+    /* in a block of several elements each one is another sum of the same places (values of the
+     * record) */
     if (a->index_relation == REACH_BLOCKS && (s->is_backward ? a->b : a->a) > 1) return target_axis;
     bool moves_index = a->index_relation == REACH_SAME || a->index_relation == REACH_SHIFT ||
                        a->index_relation == REACH_HEADS;

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Removes uniform columns from the source of a layer (reach_drop_uniform_columns). A layer whose
- * weights are shared by many positions reads columns: a channel, or one value of each window. A
- * column that has the same places at all positions is a constant of the record. Like a bias it
- * shifts the outputs of all positions, and does not hide their differences.
+ * Removes uniform columns from the input of a layer (reach_drop_uniform_columns). The places of an
+ * element are the values of the record from which it is computed. A layer whose weights are shared
+ * by many positions, such as a convolution, reads columns: a channel, or one value of each window.
+ * A column that has the same places at all positions, such as the mean of an image, is a constant
+ * of the record. Like a bias it shifts the outputs of all positions, and does not hide their
+ * differences.
  *
  * The same holds for a column with the same places at two or more positions, such as a summary of
  * each row: the column shifts the outputs of these positions equally. Beside values that are not
  * mixed yet (REACH_FLAG_UNMIXED), each such element is left out. Beside values that known weights
- * have mixed, elements with all places stay, because choose_stored_set (propagate.c) gives all wide
- * elements the same set. If all elements are hidden by secret weights, all stay, because leaving
- * elements out would show nothing more.
+ * have mixed, elements with all places stay, because choose_stored_set (propagate.c) gives all
+ * elements of more places than it lists the same set. If all elements are hidden by secret weights,
+ * all stay, because leaving elements out would show nothing more.
  */
 #include <stdlib.h>
 #include <string.h>
