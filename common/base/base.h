@@ -30,7 +30,7 @@ typedef enum clv_code {
   CLV_DEADLINE = 4,
   CLV_NOT_FOUND = 5,
   CLV_EXISTS = 6,
-  CLV_DENIED = 7,       /* authenticated, but not allowed */
+  CLV_DENIED = 7,       /* the caller is authenticated, but not allowed to do this */
   CLV_EXHAUSTED = 8,    /* a quota, a limit or memory */
   CLV_PRECONDITION = 9, /* valid call in the wrong state */
   CLV_ABORTED = 10,
@@ -52,8 +52,8 @@ enum { CLV_ERR_TEXT = 480, CLV_ERR_OP = 64, CLV_ERR_VALUE = 32 };
 
 /* A failure, on the caller's stack. `text` quotes the offending setting, shape or size and the
  * limit. Errors may be sent to peers, so `text` never contains an element of a tensor.
- * `offending_value` does, for the user of this process. Never allocates, so it works without
- * memory. */
+ * `offending_value` has that element as text, for the user of this process. Filling a clv_err
+ * allocates nothing, so it works when there is no memory left. */
 typedef struct clv_err {
   clv_code code;
   const char *where; /* "file:line" of the code that failed; static */
@@ -78,8 +78,8 @@ clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char 
  * filled. Returns the error's code. */
 clv_code clv_err_set_offending_value(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 
-/* Puts "prefix: " before the text, for the context of a caller. Returns err's code (CLV_INTERNAL if
- * err is NULL). */
+/* Puts "prefix: " before the text of the error, so that a caller can say what it was doing. Returns
+ * err's code (CLV_INTERNAL if err is NULL). */
 clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 
 /* Returns from the caller with the code of a call that failed. The only macro here that changes
@@ -148,8 +148,8 @@ typedef struct clv_cancel_hook {
 /* Returns CLV_CANCELLED if cancel_hook->should_stop() returns true. cancel_hook NULL: never. */
 clv_code clv_cancel_hook_check(const clv_cancel_hook *cancel_hook, clv_err *err) CLV_USE_RESULT;
 
-/* Sets a large block to 0, and polls the cancellation hook `cancel_hook` in between. CLV_CANCELLED:
- * cancel_hook->should_stop() returned true. */
+/* Sets a large block to 0, and polls the cancellation hook `cancel_hook` between its parts.
+ * CLV_CANCELLED: cancel_hook->should_stop() returned true. */
 clv_code clv_zero_cancellable(const clv_cancel_hook *cancel_hook, void *at, size_t bytes,
                               clv_err *err) CLV_USE_RESULT;
 
@@ -160,14 +160,14 @@ typedef struct clv_host_memory {
   char source[64];
 } clv_host_memory;
 
-/* Reads the limit. root: "", or in tests a folder that replaces /. */
+/* Reads the memory limit of this process. root: "", or in tests a folder that replaces /. */
 void clv_host_memory_read(const char *root, clv_host_memory *ret);
 
 /* Finds the file of a loaded library by the beginning of its name, such as "libdnnl": the name goes
  * on with ".so", or with "-" as in a wheel. Stores its path, "" if no such library is loaded, and
  * returns true if one is. Loads nothing. */
 bool clv_library_file_named(const char *name, char *ret, size_t len);
-/* Finds the file of the library that has the code or data at the address, in the same way. */
+/* As clv_library_file_named, but finds the library that has the code or data at the address. */
 bool clv_library_file_of(const void *address, char *ret, size_t len);
 /* Returns true if a path is in one of the two folders of libraries that the Python wheel has. */
 bool clv_is_file_of_wheel(const char *path);
@@ -188,7 +188,7 @@ clv_code clv_strdup(const char *text, char **ret_copy, clv_err *err) CLV_USE_RES
  * and later appends do nothing, so one check at the end is enough. */
 typedef struct clv_bytes {
   char *data;
-  size_t len, cap; /* bytes */
+  size_t len, cap; /* bytes used and bytes allocated */
   bool failed;
 } clv_bytes;
 
@@ -210,7 +210,8 @@ clv_code clv_file_read(const char *path, size_t max_bytes, clv_bytes *ret,
  * unchanged. */
 clv_code clv_file_write_durable(const char *path, const void *data, size_t len, unsigned mode,
                                 clv_err *err) CLV_USE_RESULT;
-/* Decides whether a file may get its name. A failure keeps the earlier file. */
+/* Called before a file that was written is renamed to its final name. After an error the file that
+ * had this name before stays. */
 typedef clv_code clv_file_check_fn(void *user, clv_err *err);
 /* As clv_file_write_durable, but calls `check` (NULL: none) between the sync and the rename. */
 clv_code clv_file_write_checked(const char *path, const void *data, size_t len, unsigned mode,
@@ -227,7 +228,7 @@ clv_code clv_mkdirs(const char *path, clv_err *err) CLV_USE_RESULT;
 enum { CLV_FILE_NAME = 128 };
 bool clv_is_file_name(const char *name);
 
-/* ---- texts ----------------------------------------------------------------------------------- */
+/* ---- checking, copying and parsing texts ----------------------------------------------------- */
 
 /* Copies `text`, or its beginning and "..." if it has `size` bytes or more. Does not cut a UTF-8
  * character. size: at least 4. Returns dst. */
@@ -371,7 +372,8 @@ uint64_t clv_now_ns(void); /* nanoseconds of the monotonic clock */
  * milliseconds since the request; 0: there was none. */
 void clv_interrupt(void); /* async-signal-safe */
 uint64_t clv_ms_since_interrupt(void);
-/* Withdraws the request, which the caller has followed: later calls run until the next request. */
+/* Withdraws the request after the caller has followed it, so that later calls are not cancelled by
+ * it. */
 void clv_interrupt_handled(void);
 /* Returns CLV_CANCELLED if the user has asked the process to end. */
 clv_code clv_interrupt_check(clv_err *err) CLV_USE_RESULT;
@@ -395,7 +397,7 @@ typedef struct clv_sha256 {
 } clv_sha256;
 
 clv_code clv_sha256_of(const void *data, size_t len, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
-/* As clv_sha256_of, for large data: polls `cancel_hook` in between. CLV_CANCELLED:
+/* As clv_sha256_of, for large data: polls `cancel_hook` between parts of the data. CLV_CANCELLED:
  * cancel_hook->should_stop() returned true. */
 clv_code clv_sha256_cancellable(const clv_cancel_hook *cancel_hook, const void *data, size_t len,
                                 clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
@@ -452,7 +454,7 @@ clv_code clv_random_bytes(void *ret, size_t len, clv_err *err) CLV_USE_RESULT;
 typedef struct clv_rng_key {
   uint64_t seed, seed_high; /* two halves of a clv_key, or a number */
   uint64_t step;            /* training step, 0 for initialisation */
-  uint32_t micro_batch;     /* index within the step */
+  uint32_t micro_batch;     /* index of the micro-batch within the step */
   uint32_t layer;           /* (index of the layer in the uncut graph << 4) + parameter slot */
 } clv_rng_key;
 

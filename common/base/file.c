@@ -111,7 +111,7 @@ clv_code clv_file_write_checked(const char *path, const void *data, size_t len, 
 
 #define CANNOT_MAKE "the folder %s cannot be made: %s"
 
-/* Creates a folder whose name survives a crash, unless it is there. */
+/* Creates a folder, unless it exists, so that its name survives a crash. */
 static clv_code make_folder(const char *path, clv_err *err) {
   if (mkdir(path, 0755) == 0) return clv_file_sync_folder(path, err);
   if (errno == EEXIST) return CLV_OK;

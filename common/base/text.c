@@ -84,7 +84,8 @@ const char *clv_did_you_mean(const char *word, const char *const *candidates, si
     if (nc > MAX_WORD_LEN) continue;
     size_t d = edit_distance(word, len, candidates[i], nc), longer_len = CLV_MAX(len, nc);
     size_t max_distance = longer_len < 5 ? (longer_len + 1) / 2 : (longer_len + 2) / 3;
-    /* two of three letters are a slip, as in "rnu", only if the first letter agrees */
+    /* in a word of up to three letters, two wrong ones count as a typing error ("rnu" for "run")
+     * only if the first letter is right */
     if (longer_len < 4 &&
         tolower((unsigned char)word[0]) != tolower((unsigned char)candidates[i][0]))
       max_distance = 1;

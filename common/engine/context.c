@@ -24,7 +24,7 @@ clv_module *clv_contexts_module_of_frame(const clv_contexts *e, const clv_frame 
   return m && m->o.generation == f->module_generation ? m : NULL;
 }
 
-/* ---- errors and names ------------------------------------------------------------------------ */
+/* ---- reasons of failures, and names of nodes ------------------------------------------------- */
 
 /* Reason used when there is no memory to record one. Static: not counted, never freed. */
 static clv_shared_err no_memory = {
@@ -46,7 +46,8 @@ clv_shared_err *clv_shared_err_new(clv_contexts *e, const clv_err *why, const ch
   clv_shared_err *c;
   clv_err ignored;
   if (clv_contexts_slab_alloc(e, &e->errors, &c, &ignored) != CLV_OK) return &no_memory;
-  clv_frame text; /* a frame cuts and cleans its text; this frame does so for the shared reason */
+  /* temporary frame, in which the text of the reason is cut and cleaned as for sending */
+  clv_frame text;
   clv_frame_set_failure(&text, why->code, why->text, hop);
   c->refs = 1;
   c->code = why->code;

@@ -111,7 +111,7 @@ static clv_code add_contributions(clv_context_call *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- sending gradients ----------------------------------------------------------------------- */
+/* ---- sending the gradients of a call's inputs ------------------------------------------------ */
 
 /* Sends the gradient of one input. A gradient on a device is streamed while it is copied to host
  * memory, or sent after the copy is complete. */
@@ -252,7 +252,8 @@ static clv_module *find_producer_module(clv_contexts *e, const clv_context_call 
  * device. */
 static bool can_stream_input_grad(const clv_contexts *e, const clv_context_call *c, uint32_t i) {
   const clv_gradient_target *t = &c->targets[i];
-  if (c->bf16_inputs >> i & 1) return false; /* rounded in host memory */
+  /* the gradient is first rounded to bf16 in host memory */
+  if (c->bf16_inputs >> i & 1) return false;
   return t->value && clv_outbox_can_stream(e, t->name, c->in[i]->n * sizeof(float));
 }
 

@@ -42,8 +42,8 @@ static bool has_pending_revert(const clv_contexts *e, uint64_t id) {
   return false;
 }
 
-/* All waiting changes arrived before the new work of context `working`. So an APPLY stays
- * revertible if a REVERT of its context already waits. */
+/* Makes waiting APPLYs of other contexts final. All waiting changes arrived before the new work of
+ * context `working`, so an APPLY stays revertible if a REVERT of its context already waits. */
 void clv_contexts_finalise_applies(clv_contexts *e, uint64_t working) {
   for (clv_change *k = e->waiting_changes; k; k = k->next)
     k->is_final |=

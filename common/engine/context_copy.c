@@ -12,7 +12,7 @@ clv_copy *clv_copy_of_work(clv_work *w) {
   return (clv_copy *)(void *)((char *)w - offsetof(clv_copy, work));
 }
 
-/* Takes an idle progress record, or allocates one. */
+/* Takes an idle progress record of a copy, or allocates one. */
 static clv_code take_device_copy(clv_contexts *e, clv_device_copy **ret, clv_err *err) {
   for (size_t i = 0; i < CLV_COUNT(e->device_copies); i++) {
     clv_device_copy **kept = &e->device_copies[i];

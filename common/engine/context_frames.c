@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Dispatch of frames. Each frame is an event for the state of its context (context_table.c); its
- * handler records more events. DROP and PREPARE wait for the CALLs that were sent before them. A
- * frame that makes a step without a position, reverts a step, ends a context, or reads or writes
- * state waits until no work is ready or runs. All frames after it wait as well. So its result does
- * not depend on when work ends.
+ * Dispatch of frames. Each frame is an event for the state of its context (context_table.c); the
+ * handler of the frame records further events. DROP and PREPARE wait for the CALLs that were sent
+ * before them. Frames that make a step without a position, revert a step, end a context, or read or
+ * write state wait until no work is ready or runs, and later frames wait behind them. So the
+ * results of these frames do not depend on the time at which work ends.
  */
 #include "common/engine/context_int.h"
 
@@ -30,7 +30,7 @@ void clv_contexts_free(clv_contexts *e) {
   clv_contexts_free_tables(e);
 }
 
-/* ---- END_CONTEXT and ABORT ------------------------------------------------------------------- */
+/* ---- handling END_CONTEXT and ABORT ---------------------------------------------------------- */
 
 /* Handles END_CONTEXT. An unknown context becomes a tombstone as well, because frames of it may
  * still be in flight. */
@@ -165,7 +165,7 @@ static clv_code on_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
   return p->frame.kind == CLV_CALL ? handle_deferred_frames(e, c, err) : CLV_OK;
 }
 
-/* ---- STATE_ frames, UNLOAD ------------------------------------------------------------------- */
+/* ---- handling STATE_ frames and UNLOAD ------------------------------------------------------- */
 
 /* Turns a STATE_ frame into a result, at once or after the calls and changes before it in the
  * module's queue. */

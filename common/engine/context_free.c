@@ -91,7 +91,7 @@ void clv_value_free(clv_contexts *e, clv_value *v) {
 
 /* True if the call has not run, has work, is in a backward pass, or still has a position. */
 static bool is_call_busy(const clv_context_call *c) {
-  /* a call with a position for its weight part stays until that position counts as done */
+  /* a call whose weight part has a position is not freed before that position counts as done */
   return c->call_state <= CALL_READY || c->work.state != WORK_IDLE || c->is_in_pass ||
          c->followers || c->call_state == CALL_WEIGHT_GRAD ||
          c->order_entries[ORDER_WEIGHT].position;

@@ -48,7 +48,7 @@
 
 #include "common/engine/context_types.h"
 
-/* ---- outward (node_frames.c, node_references.c) ---------------------------------------------- */
+/* ---- functions that the node calls (node_frames.c, node_references.c) ------------------------ */
 
 clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret,
                           clv_err *err) CLV_USE_RESULT;
@@ -91,7 +91,7 @@ typedef enum clv_result_kind {
 
 typedef struct clv_result {
   clv_result_kind kind;
-  clv_packet *packet; /* owned by the caller */
+  clv_packet *packet; /* packet of the result, owned by the caller */
   uint64_t ref;
   clv_tensor *tensor;
   clv_shared_err *failure;
@@ -132,7 +132,7 @@ clv_code clv_contexts_transfer_state(clv_contexts *e, const clv_state_transfer *
 clv_code clv_contexts_find_gradient_item(clv_contexts *e, const clv_frame *f, clv_state_item *ret,
                                          clv_err *err) CLV_USE_RESULT;
 
-/* ---- records (context.c) --------------------------------------------------------------------- */
+/* ---- records of the engine (context.c) ------------------------------------------------------- */
 
 clv_code clv_contexts_slab_alloc(clv_contexts *e, clv_slab *s, void *ret_pp,
                                  clv_err *err) CLV_USE_RESULT;
@@ -181,7 +181,7 @@ clv_code clv_context_get_or_create(clv_contexts *e, uint64_t id, clv_context **r
 void clv_context_make_tombstone(clv_contexts *e, clv_context *c);
 /* finds a context that has not ended; NULL: none */
 clv_context *clv_context_find(const clv_contexts *e, uint64_t id);
-/* NULL: the context has no such value */
+/* returns NULL if the context has no such value */
 clv_value *clv_context_find_value(clv_contexts *e, const clv_context *c, uint64_t id);
 clv_code clv_context_get_or_create_value(clv_contexts *e, clv_context *c, uint64_t id,
                                          clv_value **ret, clv_err *err) CLV_USE_RESULT;
@@ -232,7 +232,7 @@ void clv_outbox_add_kept_value(clv_contexts *e, clv_delivery *d, clv_tensor *ten
                                clv_shared_err *failed);
 void clv_outbox_free(clv_contexts *e);
 
-/* ---- old weights (context_weights.c) --------------------------------------------------------- */
+/* ---- weights from before a step (context_weights.c) ------------------------------------------ */
 
 void clv_old_weights_unref(clv_contexts *e, clv_old_weights *w);
 /* Call before a step. Makes calls that still need the present weights reference a copy. keeps_copy:
@@ -262,7 +262,7 @@ void clv_context_trace_step(clv_contexts *e, clv_context *ctx, const clv_planned
 /* Returns a new reference to the rows of the trace so far; NULL: there are none. */
 clv_tensor *clv_context_trace_rows(const clv_context *ctx);
 
-/* ---- ready work (context_work.c) ------------------------------------------------------------- */
+/* ---- lists of ready work (context_work.c) ---------------------------------------------------- */
 
 /* Appends ready work to the list of its module. Does nothing if the context is closing. */
 void clv_work_enqueue(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_context *ctx,
@@ -294,7 +294,8 @@ void clv_queue_add_call(clv_contexts *e, clv_context_call *c);
 void clv_queue_remove_call(clv_contexts *e, clv_context_call *c);
 /* True if a change with a number below `number` is still in the queue of the module. */
 bool clv_queue_has_change_before(const clv_contexts *e, uint32_t module, uint64_t number);
-/* Grants the heads of the dirty queues: calls may run, changes become ready. */
+/* Gives the first entries of changed (dirty) queues their turn: calls may run, and changes become
+ * ready. */
 void clv_queues_grant_heads(clv_contexts *e);
 bool clv_changes_start_due(clv_contexts *e);
 
@@ -382,7 +383,7 @@ bool clv_context_needs_frame(clv_contexts *e, const clv_context *ctx, const clv_
 /* Frees retained values that no retained call needs any more. True: no value is left. */
 bool clv_context_free_unneeded_values(clv_contexts *e, clv_context *ctx);
 
-/* ---- values (context_value.c) ---------------------------------------------------------------- */
+/* ---- values of contexts (context_value.c) ---------------------------------------------------- */
 
 typedef clv_code clv_context_handler(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err);
 clv_context_handler clv_on_deliver, clv_on_value, clv_on_drop, clv_on_spare;
@@ -405,10 +406,10 @@ clv_code clv_value_add_delivery(clv_contexts *e, clv_value *v, uint32_t name, cl
  * the value's uses. */
 bool clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, clv_value *v);
 
-/* ---- calls (context_call.c) ------------------------------------------------------------------ */
+/* ---- calls of contexts (context_call.c) ------------------------------------------------------ */
 
 clv_context_handler clv_on_call, clv_on_call_announcement;
-/* Lets the calls that wait for the backward of c run. */
+/* Ends the wait of c's followers (the calls that wait for the backward of c). */
 void clv_call_let_followers_run(clv_contexts *e, clv_context_call *c);
 /* Fails the followers of all calls of a failed context, because the backward they wait for will not
  * come. Their modules become free for other contexts. */
@@ -445,7 +446,7 @@ void clv_context_restore_buffers(clv_contexts *e, uint64_t id, uint32_t module);
  * clv_context_restore_buffers. */
 void clv_context_forget_buffers(clv_contexts *e, uint64_t id, uint32_t module);
 
-/* ---- ends (context_end.c) -------------------------------------------------------------------- */
+/* ---- ends of contexts (context_end.c) -------------------------------------------------------- */
 
 /* Handles END_CONTEXT in any state. Results: the answer of its step, and ENDED with the number of
  * retained calls. A second ENDED follows when the retained calls are done. */
@@ -465,8 +466,8 @@ void clv_context_abort(clv_contexts *e, clv_context *c, const clv_frame *f);
 /* A kind of work. `prepare` runs on the compute thread: it checks the work and allocates its
  * memory; if `prepare` leaves *ret_computes false, `compute` is not called. `compute` may run on
  * another thread and uses only memory that the work holds. `finish` runs on the compute thread and
- * records the result; code and why are those of `prepare` or `compute`. A NULL function does not
- * exist for this kind. */
+ * records the result; code and why are those of `prepare` or `compute`. A function that the kind
+ * does not need is NULL. */
 typedef struct clv_work_type {
   clv_code (*prepare)(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err);
   clv_code (*compute)(clv_work *w, clv_err *err);

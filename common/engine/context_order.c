@@ -108,7 +108,7 @@ clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *
   return code;
 }
 
-/* ---- starting due work ----------------------------------------------------------------------- */
+/* ---- starting the work at the due position --------------------------------------------------- */
 
 /* Starts the forward at the due position. If inputs are missing, no other work with a position runs
  * until they arrive. */

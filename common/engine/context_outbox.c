@@ -21,7 +21,7 @@ clv_packet *clv_packet_list_take(clv_packet_list *l) {
   return p;
 }
 
-/* ---- adding results -------------------------------------------------------------------------- */
+/* ---- adding results to the outbox ------------------------------------------------------------ */
 
 clv_code clv_outbox_new_packet(clv_contexts *e, clv_frame_kind kind, const clv_context *c,
                                uint64_t message_id, uint32_t name, clv_packet **ret, clv_err *err) {
@@ -59,7 +59,7 @@ void clv_outbox_add_kept_value(clv_contexts *e, clv_delivery *d, clv_tensor *ten
   e->last_kept_result = d;
 }
 
-/* ---- taking results -------------------------------------------------------------------------- */
+/* ---- taking results from the outbox ---------------------------------------------------------- */
 
 static bool take_packet(clv_packet_list *l, clv_result_kind kind, clv_result *ret) {
   *ret = (clv_result){.kind = kind, .packet = clv_packet_list_take(l)};

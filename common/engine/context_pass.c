@@ -46,7 +46,7 @@ void clv_contributions_free(clv_contexts *e, clv_contribution *first) {
   }
 }
 
-/* ---- starting ready calls -------------------------------------------------------------------- */
+/* ---- starting the calls of a pass that are ready --------------------------------------------- */
 
 /* Removes call c, which is the first of its module's backward queue, from the pass. */
 static void pop_call(clv_context *ctx, clv_context_call *c) {
@@ -147,7 +147,7 @@ void clv_pass_start_ready(clv_contexts *e, clv_context *ctx) {
   clv_work_enqueue(e, &ctx->end_of_pass_work, WORK_VOTE, ctx, CLV_MODULE_ALL);
 }
 
-/* ---- PREPARE and GRADIENT -------------------------------------------------------------------- */
+/* ---- handling PREPARE and GRADIENT ----------------------------------------------------------- */
 
 /* Appends a call to the backward queue of its module. */
 static clv_code append_call(clv_contexts *e, clv_context *ctx, clv_context_call *c, clv_err *err) {

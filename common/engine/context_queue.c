@@ -218,7 +218,7 @@ clv_code clv_change_defer_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
   return CLV_OK;
 }
 
-/* ---- granting heads -------------------------------------------------------------------------- */
+/* ---- giving the first entries of a queue their turn ------------------------------------------ */
 
 static void give_turn_to_call(clv_contexts *e, clv_queue_entry *t) {
   if (t->is_granted) return;

@@ -47,7 +47,7 @@ uint32_t clv_context_mark_retained(clv_contexts *e, clv_context *ctx) {
   return n;
 }
 
-/* ---- removing what retained calls wait for --------------------------------------------------- */
+/* ---- ending the waits of retained calls ------------------------------------------------------ */
 
 static void remove_from_followers(clv_contexts *e, clv_context_call *c) {
   if (!c->leader) return;
@@ -103,7 +103,7 @@ void clv_context_free_unretained_values(clv_contexts *e, clv_context *ctx) {
   }
 }
 
-/* ---- after END_CONTEXT ----------------------------------------------------------------------- */
+/* ---- retained values after END_CONTEXT ------------------------------------------------------- */
 
 uint32_t clv_context_n_retained(const clv_context *ctx) {
   uint32_t n = 0;

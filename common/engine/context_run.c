@@ -51,7 +51,7 @@ static clv_code report_impossible_event(clv_contexts *e, clv_err *err) {
   return has_failed_context ? CLV_OK : err->code;
 }
 
-/* ---- starting and finishing ------------------------------------------------------------------ */
+/* ---- starting and finishing work ------------------------------------------------------------- */
 
 /* Waits for a share of the cores before a piece of work. Work of a call is cancelled if the session
  * closes; a change of parameters is computed all the same. */

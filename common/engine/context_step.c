@@ -78,7 +78,7 @@ static clv_code finish_step(clv_contexts *e, clv_work *w, clv_code code, const c
 const clv_work_type clv_work_planned_step = {
     .prepare = prepare_step, .compute = compute_step, .finish = finish_step};
 
-/* ---- APPLY, REVERT, and STATE_ packets that waited ------------------------------------------- */
+/* ---- changes by APPLY and REVERT, and STATE_ packets that waited ----------------------------- */
 
 _Static_assert((int)CLV_OPTIM_MAX_GROUPS == CLV_WIRE_GROUPS + 1,
                "a change has a rate for each group");

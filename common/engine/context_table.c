@@ -26,7 +26,8 @@
  *            OPEN. Entered: from OPEN. Left: for CLOSING with END_CONTEXT; for ENDED with ABORT.
  *   CLOSING  Holds: any record, no work. A call that becomes ready is not listed
  *            (CONTEXT_WORK_READY is ignored), because a step that is refused now may fail followers
- *            of calls, which the end frees. If the context fails here (CONTEXT_FAILS), it stays
+ *            of calls, and closing frees these calls. If the context fails here (CONTEXT_FAILS), it
+ *            stays
  *            CLOSING. Entered: by clv_context_end. Left: in the same function, before another frame
  *            or work; for ENDING if a kept value depends on a call and the context has not failed,
  *            else for ENDED.
@@ -271,8 +272,8 @@ static const clv_cell passes[][MACHINE_MAX_EVENTS] = {
 /* The last optimiser step of a module. The state is not stored: it is OPEN if
  * revertible_context_id is not 0 (clv_step_on_event). Two events cannot occur in one of the states.
  * STEP_REVERTED needs a step of the same context, so it occurs only in OPEN. STEP_TAKEN_FINAL
- * occurs only in FINAL, because what makes an APPLY final also ends the OPEN step before it with
- * STEP_OTHER_WORK (clv_contexts_finalise_applies).
+ * occurs only in FINAL, because the new work of another context that makes an APPLY final also ends
+ * the OPEN step before it with STEP_OTHER_WORK (clv_contexts_finalise_applies).
  *
  *   FINAL  Holds: no revertible step; REVERT changes nothing, and is answered by ERROR unless it
  *          takes back a step of another module. Entered: at first, by a REVERT of the context that

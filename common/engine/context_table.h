@@ -2,8 +2,8 @@
  *
  * The state machines of the engine of contexts as tables: a row per state, a cell per event. A cell
  * gives the action and the next state, or the reason of a refusal. Where the cell is empty the
- * event is impossible: it changes nothing and fails the context before the next work starts; of a
- * value, it refuses the frame with CLV_INTERNAL.
+ * event is impossible: it changes nothing and fails the context before the next work starts. An
+ * impossible event of a value refuses the frame instead, with CLV_INTERNAL.
  *
  * clv_contexts_on_event (context.c) and its wrappers look up the transitions of contexts, calls,
  * passes, steps and work here, clv_value_on_event (context_value.c) those of values. Three
@@ -193,7 +193,7 @@ clv_code clv_table_apply_event(uint32_t *transition_counts, clv_state_machine ma
 typedef struct clv_table {
   const char *name;
   uint32_t n_states, n_events;
-  const clv_cell (*cells)[MACHINE_MAX_EVENTS]; /* [n_states] */
+  const clv_cell (*cells)[MACHINE_MAX_EVENTS]; /* [n_states] a row of cells for each state */
 } clv_table;
 const clv_table *clv_transition_table_of(clv_state_machine machine);
 

@@ -70,7 +70,7 @@ const clv_work_type clv_work_of_transfer = {.prepare = prepare_transfer,
                                             .finish = finish_transfer,
                                             .bypasses_scheduler = true};
 
-/* ---- running statistics ---------------------------------------------------------------------- */
+/* ---- restoring the running statistics of a module -------------------------------------------- */
 
 /* Restores the running statistics. An error of the device is recorded in the module. */
 static clv_code compute_restore(clv_work *w, clv_err *err) {

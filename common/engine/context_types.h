@@ -36,7 +36,7 @@ typedef struct clv_value clv_value;
 typedef struct clv_context clv_context;
 typedef struct clv_change clv_change;
 
-/* ---- work ------------------------------------------------------------------------------------ */
+/* ---- work of the engine ---------------------------------------------------------------------- */
 
 typedef enum clv_work_kind {
   WORK_FORWARD,
@@ -63,7 +63,7 @@ struct clv_work {
   /* context of the work; NULL for a change and other work that may outlive its context */
   clv_context *ctx;
   uint32_t module;
-  uint8_t state; /* clv_work_state */
+  uint8_t state; /* state of the work, a clv_work_state */
   uint8_t kind;
   clv_code code; /* result of the work after its end */
   clv_err *failure;
@@ -82,8 +82,9 @@ typedef enum clv_order_kind {
 } clv_order_kind;
 
 typedef struct clv_order_entry {
-  struct clv_order_entry *prev, *next; /* ascending position */
-  uint32_t position;                   /* 0: the entry is in no order queue */
+  struct clv_order_entry *prev, *next; /* neighbours in the queue, by ascending position */
+  /* position in the context's execution order; 0: the entry is in no queue */
+  uint32_t position;
 } clv_order_entry;
 
 typedef struct clv_order_queue {
@@ -164,7 +165,7 @@ struct clv_change {
   bool saves_snapshot; /* the step takes a snapshot first, so that REVERT can undo it */
   uint32_t n_missing;
   clv_queue_entry *entries;
-  uint64_t number; /* position in the order of arrival of changes and PREPAREs */
+  uint64_t number; /* number of the change in the order of arrival of changes and PREPAREs */
   clv_packet *packet;
 };
 
@@ -197,7 +198,7 @@ struct clv_value {
   clv_value *next, **prev_next; /* list of the values of the context */
   clv_context *ctx;
   uint64_t id;
-  uint8_t state; /* clv_value_state */
+  uint8_t state; /* state of the value, a clv_value_state */
   /* the value, once it is settled; a settled value has either `tensor` or `failure` */
   clv_tensor *tensor;
   /* copy of the value in host memory, if the value is on a device and a consumer needs a copy; else
@@ -216,7 +217,7 @@ struct clv_value {
   bool needed_by_peer; /* SPARE has arrived: another node needs the value to compute a kept value */
   /* the value stays after the end of its context, because a kept value depends on it */
   bool is_retained;
-  clv_value *next_retained; /* work list of clv_context_mark_retained */
+  clv_value *next_retained; /* next value in the work list of clv_context_mark_retained */
 };
 
 /* A copy in progress of a tensor from a device to the host's memory. */
@@ -233,16 +234,16 @@ typedef struct clv_copy {
 typedef struct clv_gradient_target {
   uint64_t value; /* id of the value that the gradient is for; 0: the gradient is not needed */
   uint32_t name;  /* index in clv_contexts.names of the node that the gradient is sent to */
-  uint32_t order; /* position of the gradient in the sum of all gradients of the value */
+  uint32_t order; /* number by which the gradients of the value are sorted before they are summed */
 } clv_gradient_target;
 
 struct clv_context_call {
   clv_value *out;
   clv_module *mod; /* the module; NULL: not loaded, so the call fails */
   /* input_grads: bit i is set if the gradient of input i is computed; bf16_inputs: bit i is set if
-   * input i came as bf16, so its gradient is sent as bf16 */
+   * input i came as bf16; its gradient is then sent as bf16, too */
   uint32_t module, micro_batch, flags, input_grads, bf16_inputs;
-  uint8_t call_state; /* clv_call_state */
+  uint8_t call_state; /* state of the call, a clv_call_state */
   /* n_missing: number of things that the call still waits for: its inputs, the record of its
    * arguments, its turn in the queue of its module, its position in the order of the context, and
    * the backward of `leader` */
@@ -305,7 +306,7 @@ struct clv_context_call {
 
 /* The parameter gradients of one module in one context. */
 typedef struct clv_module_gradient {
-  struct clv_module_gradient *next; /* sorted by module */
+  struct clv_module_gradient *next; /* next record of a list that is sorted by module */
   uint32_t module;
   clv_module *mod;
   clv_tensor *block;          /* gradients of all its parameters */
@@ -333,7 +334,7 @@ struct clv_context {
   /* links of the list of open contexts; the list of tombstones uses `next` alone, oldest first */
   clv_context *next, **prev_next;
   uint64_t id;
-  uint8_t state; /* clv_context_state */
+  uint8_t state; /* state of the context, a clv_context_state */
   clv_shared_err *failure;
   clv_value *values;
   uint32_t n_calls;
@@ -344,7 +345,7 @@ struct clv_context {
   /* One bit per module. buffers_saved: this context has saved the module's running statistics.
    * was_in_pass: calls of the module were in a backward pass. */
   uint8_t buffers_saved[(CLV_MODULE_ALL + 7) / 8], was_in_pass[(CLV_MODULE_ALL + 7) / 8];
-  uint8_t pass_state; /* clv_pass_state */
+  uint8_t pass_state; /* state of the backward pass, a clv_pass_state */
   uint32_t phase;     /* phase of the last backward pass that began */
   /* number that the first PREPARE of the last pass has in the order of arrival of changes and
    * PREPAREs */
@@ -405,7 +406,7 @@ typedef struct clv_state_transfer {
   clv_work work;
   clv_packet *request;
   clv_packet_list answers; /* packets to send when the transfer is done */
-  clv_state_item *items;   /* [n] */
+  clv_state_item *items;   /* [n] items to read or write */
   void **host_data;        /* [n] host memory that item i is read to or written from */
   uint32_t n;
   bool is_write;

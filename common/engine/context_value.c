@@ -175,7 +175,7 @@ static clv_code finish_copy(clv_contexts *e, clv_work *w, clv_code code, const c
 
 const clv_work_type clv_work_of_copy = {.compute = clv_copy_compute, .finish = finish_copy};
 
-/* ---- adding consumers ------------------------------------------------------------------------ */
+/* ---- adding consumers of a value ------------------------------------------------------------- */
 
 clv_code clv_value_add_delivery(clv_contexts *e, clv_value *v, uint32_t name, clv_err *err) {
   clv_delivery *d;
@@ -186,7 +186,7 @@ clv_code clv_value_add_delivery(clv_contexts *e, clv_value *v, uint32_t name, cl
   return CLV_OK;
 }
 
-/* ---- DELIVER, VALUE, DROP -------------------------------------------------------------------- */
+/* ---- handling DELIVER, VALUE and DROP -------------------------------------------------------- */
 
 clv_code clv_on_deliver(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   uint32_t name;

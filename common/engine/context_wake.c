@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Which frames can wait without waking the compute thread: a CALL whose inputs are missing, a frame
- * for a CALL that has not arrived, a PREPARE whose gradients have not arrived, DROP, SPARE, and the
- * END_CONTEXT of a context whose step takes less time than a wake-up and for which no peer waits.
- * In doubt a frame wakes the thread, which costs only the wake-up.
+ * for a CALL that has not arrived, a PREPARE whose gradients have not arrived, DROP, SPARE, and an
+ * END_CONTEXT for which no peer waits, if the step that it makes is shorter than a wake-up. In
+ * doubt a frame wakes the thread, which costs only the wake-up.
  */
 #include "common/engine/wake_int.h"
 
@@ -11,7 +11,8 @@ enum {
   /* a packet with more bytes wakes the thread, because it holds receive credit of its link until it
    * is handled */
   LARGE_BYTES = 64 << 10,
-  /* most bytes of gradients of a short step: it takes 10 us, a wake-up 30 to 50 us */
+  /* bytes of gradients up to which a step counts as short: it then takes 10 us, but a wake-up 30 to
+   * 50 us */
   SMALL_STEP_BYTES = 64 << 10,
 };
 
@@ -76,8 +77,8 @@ static bool can_gradient_frame_wait(clv_contexts *e, const clv_context *c, const
   return !v || !v->producer || !v->producer->is_in_pass;
 }
 
-/* True if the steps of the gradients of `module` (CLV_MODULE_ALL: of all modules) cannot be
- * reverted and are short, so that no peer waits for them. */
+/* True if the optimiser steps with the gradients of `module` (CLV_MODULE_ALL: of all modules)
+ * cannot be reverted and are short, so that no peer waits for them. */
 static bool can_steps_wait(const clv_context *c, const clv_frame *f, uint32_t module) {
   size_t bytes = 0;
   if (f->commit.step_position) return false;

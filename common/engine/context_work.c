@@ -35,7 +35,7 @@ static bool apply_event(clv_contexts *e, clv_work *w, const clv_context *ctx,
          CELL_IMPOSSIBLE;
 }
 
-/* ---- adding work ----------------------------------------------------------------------------- */
+/* ---- adding work to the lists ---------------------------------------------------------------- */
 
 void clv_work_enqueue(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_context *ctx,
                       uint32_t module) {
@@ -70,7 +70,7 @@ void clv_work_enqueue_front(clv_contexts *e, clv_work *w, clv_work_kind kind) {
   link_list(e, l);
 }
 
-/* ---- taking work ----------------------------------------------------------------------------- */
+/* ---- taking work from the lists -------------------------------------------------------------- */
 
 clv_context_call *clv_call_of_work(clv_work *w) {
   return (clv_context_call *)(void *)((char *)w - offsetof(clv_context_call, work));

@@ -30,8 +30,9 @@ typedef enum clv_trace_kind {
   CLV_TRACE_INPUT_GRAD,  /* input part of a backward whose weight part has a position of its own */
   CLV_TRACE_WEIGHT_GRAD, /* weight part of a backward, if it has a position of its own */
   CLV_TRACE_STEP,
-  CLV_TRACE_VALUE_OUT, /* VALUE frame passed to a link: an instant (BEGIN == END) of no module */
-  CLV_TRACE_VALUE_IN,  /* VALUE frame received with all its tensors */
+  /* a VALUE frame was passed to a link; an instant (BEGIN == END), with no module */
+  CLV_TRACE_VALUE_OUT,
+  CLV_TRACE_VALUE_IN, /* a VALUE frame was received with all its tensors */
   CLV_TRACE_GRADIENT_OUT,
   CLV_TRACE_GRADIENT_IN,
   CLV_TRACE_KINDS
@@ -49,10 +50,10 @@ enum {
   CLV_TRACE_COLUMNS
 };
 
-/* ---- modules as data ------------------------------------------------------------------------- */
+/* ---- modules as LoadModule messages ---------------------------------------------------------- */
 
-/* Arrays that a clv_wire_load_request made from a graph points into. Start with {0}. The clv_graph
- * must outlive it. */
+/* Memory of a clv_wire_load_request that is made from a graph: the arrays to which it points. Start
+ * with {0}. The clv_graph must outlive this memory. */
 typedef struct clv_module_message {
   clv_wire_node *nodes; /* nodes, inputs, attrs, values and keys have n_nodes elements each */
   uint32_t (*inputs)[CLV_MAX_IN];
@@ -62,7 +63,7 @@ typedef struct clv_module_message {
   uint32_t output;
   clv_wire_spec specs[CLV_MAX_INPUTS];
   uint32_t n_specs, n_ties;
-  clv_wire_tie *ties; /* [n_ties] */
+  clv_wire_tie *ties; /* [n_ties] ties of the graph */
 } clv_module_message;
 
 /* Fills q->graph, q->node_keys, q->input_specs and q->ties with views into *m. The caller releases
@@ -76,7 +77,7 @@ void clv_module_message_clear(clv_module_message *m);
  * cannot be reverted (clv_module_options.has_no_revert). */
 clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *optimizer, bool is_final);
 
-/* ---- modules --------------------------------------------------------------------------------- */
+/* ---- making modules, and their state --------------------------------------------------------- */
 
 typedef struct clv_module clv_module;
 
@@ -101,7 +102,7 @@ typedef struct clv_module_options {
   uint32_t index, generation;
   /* name of the module for status and logs; NULL or up to CLV_WIRE_NAME bytes */
   const char *name;
-  clv_graph *graph; /* owned by the module from now on */
+  clv_graph *graph; /* graph of the module, which owns it from now on */
   const clv_backend *backend;
   const char *device; /* name of the device for status and programs; NULL: that of the backend */
   /* account of the device, charged with the module's memory in addition to the pool; outlives the
@@ -116,7 +117,7 @@ typedef struct clv_module_options {
   clv_optim_config optimizer;
   /* [n_groups] settings of groups 1, 2, ...; all have the kind of optimiser of group 0 */
   const clv_module_group *groups;
-  uint32_t n_groups;     /* 0 to CLV_WIRE_GROUPS */
+  uint32_t n_groups;     /* number of elements of `groups`, 0 to CLV_WIRE_GROUPS */
   bool group0_is_frozen; /* parameters of group 0 are not stepped */
   /* the module has an optimiser, so its parameters can be stepped */
   bool is_trainable;
@@ -174,7 +175,8 @@ typedef struct clv_module_counts {
   /* steps made since the module was loaded, including reverted ones */
   uint64_t steps_since_load;
   uint64_t compute_ns; /* time of calls; on a device measured by its own clock, if it has one */
-  /* work replayed from a recording (CUDA graph); work that could not be recorded */
+  /* replays: pieces of work replayed from a recording (CUDA graph); not_recorded: pieces of work
+   * that could not be recorded */
   uint64_t replays, not_recorded;
   /* largest number of versions of the parameters that were in memory at once */
   uint32_t max_versions;
@@ -252,9 +254,9 @@ clv_code clv_module_state_set_part(clv_module *m, clv_state_kind what, const cha
                                    uint64_t offset, uint64_t length, const void *data,
                                    clv_err *err) CLV_USE_RESULT;
 
-/* Makes the training plan and its buffers for a batch size (a graph that joins batches uses the
- * sizes it was made with), so that the first step is as fast as the others and a lack of memory is
- * found early. */
+/* Makes the training plan and its buffers for a batch size. So the first step is as fast as the
+ * others, and a lack of memory is found early. If the graph joins batches, its own batch sizes are
+ * used. */
 clv_code clv_module_warm_up(clv_module *m, int64_t batch, clv_err *err) CLV_USE_RESULT;
 
 /* ---- executors -------------------------------------------------------------------------------
@@ -285,12 +287,13 @@ typedef struct clv_executor {
 /* Computes the work. BLOCKS. The caller passes the result to clv_node_work_ended. */
 clv_code clv_work_compute(clv_work *work, clv_err *err) CLV_USE_RESULT;
 
-/* ---- nodes ----------------------------------------------------------------------------------- */
+/* ---- nodes and their links ------------------------------------------------------------------- */
 
-/* A file of state that another thread writes, from a copy that the node keeps until the end. */
+/* A file of state that another thread writes, from a copy that the node keeps until the write has
+ * ended. */
 typedef struct clv_state_save {
   const char *name;
-  const clv_weights_tensor *list; /* [n] */
+  const clv_weights_tensor *list; /* [n] tensors to write */
   size_t n;
   /* Called once, on any thread, with the result in the fields below. Must not call clv_state_files.
    */
@@ -350,8 +353,8 @@ typedef struct clv_node_options {
   void (*on_program)(void *user, clv_packet *packet);
   clv_notifier notice;   /* receives log messages of the node, on the compute thread */
   clv_clock clock;       /* clock of the node; zeroed: the machine's monotonic clock */
-  clv_state_files files; /* zeroed: no files of state */
-  clv_row_caches caches; /* zeroed: no caches */
+  clv_state_files files; /* callbacks for files of state; zeroed: the node stores none */
+  clv_row_caches caches; /* callbacks for caches; zeroed: the node stores none */
   /* computes the node's work; zeroed: the compute thread computes it at once */
   clv_executor executor;
   /* Called on the compute thread, with nothing locked, in place of sleeping. Returns when
@@ -367,13 +370,14 @@ typedef struct clv_session_node clv_session_node;
 clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret,
                       clv_err *err) CLV_USE_RESULT;
 /* Frees a node. Before the call, all links must have stopped posting to the node, and clv_node_run
- * must have returned. BLOCKS, in clv_node_options.wait if that is set, until all running work has
- * been posted, because that work uses modules and tensors of the node. NULL is allowed. */
+ * must have returned. BLOCKS until clv_node_work_ended was called for all running work, because
+ * that work uses modules and tensors of the node. If clv_node_options.wait is set, the node waits
+ * in that callback. NULL is allowed. */
 void clv_node_free(clv_session_node *n);
 
-/* Adds a module, which it takes on any result; charges its bytes to the pool. CLV_EXISTS: a module
- * of that index is loaded, or the index is CLV_MODULE_ALL or above; CLV_PRECONDITION: a module of
- * this index with this or a later generation was loaded before. */
+/* Adds a module, and charges its bytes to the pool. Takes ownership of the module, even on failure.
+ * CLV_EXISTS: a module of that index is loaded, or the index is CLV_MODULE_ALL or above;
+ * CLV_PRECONDITION: a module of this index with this or a later generation was loaded before. */
 clv_code clv_node_add_module(clv_session_node *n, clv_module *module, clv_err *err) CLV_USE_RESULT;
 /* Checks the index and the generation as clv_node_add_module does, before the module is made. Any
  * thread. */

@@ -130,7 +130,7 @@ const clv_packet *clv_inbox_newest_packet(clv_inbox *b) {
   return p;
 }
 
-/* ---- running work ---------------------------------------------------------------------------- */
+/* ---- counting the work that runs ------------------------------------------------------------- */
 
 void clv_inbox_begin_work(clv_inbox *b, const clv_work *w) {
   pthread_mutex_lock(&b->lock);
@@ -158,7 +158,7 @@ clv_work *clv_inbox_take_ended_work(clv_inbox *b) {
   return w;
 }
 
-/* ---- coalescing and sleeping ----------------------------------------------------------------- */
+/* ---- coalescing packets and sleeping --------------------------------------------------------- */
 
 void clv_inbox_set_coalescing(clv_inbox *b, bool is_coalescing) {
   pthread_mutex_lock(&b->lock);

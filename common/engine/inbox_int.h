@@ -52,9 +52,10 @@ void clv_inbox_init(clv_inbox *b);
 void clv_inbox_clear(clv_inbox *b); /* frees the queued packets */
 
 /* Post a packet, from any thread: call clv_inbox_begin_post, then clv_inbox_end_post; the inbox is
- * locked in between. begin_post returns true if the packet may wait; the caller may then read the
- * engine. wait_from: the time now by the compute thread's clock, or 0: the packet must wake the
- * compute thread. */
+ * locked between the two calls. clv_inbox_begin_post returns true if the compute thread need not be
+ * woken for the packet; the caller may then read the engine. wait_from: the present time, by the
+ * compute thread's clock, if the packet shall wait for others; 0: the packet wakes the compute
+ * thread. */
 bool clv_inbox_begin_post(clv_inbox *b);
 void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from); /* takes the packet */
 /* Queues ended work, linked by its member `next`, and wakes the compute thread. */

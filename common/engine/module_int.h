@@ -38,17 +38,19 @@ struct clv_module {
   void *block; /* block with the parameters, followed by the buffers */
   /* [params->n] tensors of shared parameters, each with a reference; NULL: none */
   clv_tensor **shared_params;
-  const void **shared_data;    /* [params->n] memory of the tensors in shared_params, for plans */
-  void *saved_buffers;         /* saved copy of the buffers, restored when a step is discarded */
-  clv_optim *optim;            /* NULL: no trainable parameters */
-  clv_recorder *recorder;      /* NULL: the backend does not record */
+  const void **shared_data; /* [params->n] memory of the tensors in shared_params, for plans */
+  void *saved_buffers;      /* saved copy of the buffers, restored when a step is discarded */
+  clv_optim *optim;         /* optimiser of the module; NULL: no trainable parameters */
+  /* recorder of the plans' work (CUDA graphs); NULL: the backend has none */
+  clv_recorder *recorder;
   uint64_t version;            /* version of the parameters, for weight caches of plans */
   size_t bytes, charged_bytes; /* bytes of the module; bytes charged to the pool */
   uint64_t charged_on_device;  /* bytes of the snapshot charged to the device */
   uint32_t n_learning;         /* number of parameters that are trainable and not frozen */
   /* [n_learning] extents of the trained parameters in `block` */
   clv_extent *learning_extents;
-  /* [n_learning] sums of squares of the gradients of trained parameters, for planned steps */
+  /* [n_learning] buffer in which a planned step computes the sum of squares of each trained
+   * parameter's gradient, to check that the gradients are finite */
   double *sums;
 
   /* [params->n_ties] owner of each tied parameter; the module itself if it owns the parameter */
@@ -76,7 +78,7 @@ struct clv_module {
   clv_pool *pool; /* pool of the module's session; NULL before the module is added to a node */
 };
 
-/* ---- ties (module_tie.c) --------------------------------------------------------------------- */
+/* ---- tied parameters (module_tie.c) ---------------------------------------------------------- */
 
 /* Finds the owners of tied parameters and pins them until clv_module_unpin_owners. */
 clv_code clv_module_resolve_ties(clv_module *m, const clv_module_options *o,
@@ -94,7 +96,7 @@ uint64_t clv_module_version(const clv_module *m);
 clv_code clv_module_add_tied_gradient(const clv_module *m, int i, void *gradients, void *owner,
                                       clv_err *err) CLV_USE_RESULT;
 
-/* ---- counters -------------------------------------------------------------------------------- */
+/* ---- counters of a module -------------------------------------------------------------------- */
 
 /* Counters are written by the compute thread alone and read by any. */
 static inline void clv_counter_add(uint64_t *counter, uint64_t amount) {

@@ -145,7 +145,7 @@ clv_code clv_module_check_readable(const clv_module *m, const clv_state_item *it
   return clv_fail(err, CLV_DENIED, "'%s' cannot be read: %s", item->name, m->withheld_reason);
 }
 
-/* ---- reading and writing items --------------------------------------------------------------- */
+/* ---- reading and writing items of the state -------------------------------------------------- */
 
 clv_code clv_state_item_part(const clv_state_item *item, uint64_t offset, uint64_t length,
                              clv_state_item *ret, clv_err *err) {

@@ -11,7 +11,7 @@
 
 #include "common/engine/module_int.h"
 
-/* ---- finding owners -------------------------------------------------------------------------- */
+/* ---- finding the owners of tied parameters --------------------------------------------------- */
 
 static const char *get_node_name(const clv_module *m, const clv_tie *t) {
   return m->graph->nodes[t->param.node].name;
@@ -78,7 +78,7 @@ void clv_module_unpin_owners(clv_module *m) {
   m->owners = NULL;
 }
 
-/* ---- versions and gradients ------------------------------------------------------------------ */
+/* ---- versions and gradients of tied parameters ----------------------------------------------- */
 
 bool clv_module_is_tied_to(const clv_module *m, const clv_module *owner) {
   bool is_tied = false;

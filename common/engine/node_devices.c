@@ -10,7 +10,7 @@
 
 #include "common/engine/node_int.h"
 
-/* ---- a thread of a device -------------------------------------------------------------------- */
+/* ---- a thread that waits for devices --------------------------------------------------------- */
 
 static clv_work *wait_for_next_work(clv_device_thread *t) {
   pthread_mutex_lock(&t->lock);
@@ -71,7 +71,7 @@ static void end_thread(clv_device_thread *t) {
 static void compute_on_device(clv_session_node *n, clv_work *w) {
   clv_err why;
   pthread_mutex_lock(&n->compute_lock);
-  /* set again, because the work may have waited for other work */
+  /* set a second time, because the work may have waited for other work */
   w->begin_ns = clv_clock_now(&n->o.clock);
   clv_code code = clv_work_compute(w, &why);
   pthread_mutex_unlock(&n->compute_lock);
@@ -135,7 +135,7 @@ void clv_node_post_copies(clv_session_node *n) {
     post_work(&n->copy_thread, w);
 }
 
-/* ---- starting and ending both threads -------------------------------------------------------- */
+/* ---- starting and ending the device thread and the copy thread ------------------------------- */
 
 void clv_node_init_devices(clv_session_node *n, clv_contexts_env *env) {
   init_thread(&n->device_thread, n, compute_on_device);

@@ -16,7 +16,7 @@
 enum { SLACK_BYTES = 64 << 10 };
 
 typedef struct module_state {
-  clv_state_item *items;    /* [n] */
+  clv_state_item *items;    /* [n] items of the module's state */
   clv_weights_tensor *list; /* [n] views of `items`, or of `copies` */
   /* copies in host memory of items on a device that are to be saved; NULL: the items are in host
    * memory */
@@ -60,7 +60,7 @@ typedef char average_name[CLV_WIRE_NAME + sizeof CLV_EMA_SUFFIX];
 /* Tensors that a file of state must or may have: one for each item of a module_state; then, if the
  * module keeps no averages, the averages that the file may have and the load ignores. */
 typedef struct wanted_tensors {
-  clv_weights_want *list; /* [n] */
+  clv_weights_want *list; /* [n] tensors that the file must or may have */
   average_name *names;    /* [n] names of averages, to which entries of `list` point */
   size_t n;
 } wanted_tensors;

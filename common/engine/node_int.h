@@ -48,7 +48,8 @@ struct clv_session_node {
   struct clv_node_save *saves; /* files that another thread writes; compute thread only */
   clv_device_thread device_thread, copy_thread;
   pthread_mutex_t compute_lock; /* lock that the device thread holds while it computes */
-  /* one branch of the backend for each device; guarded by copy_thread.lock */
+  /* branch (second backend) of each device, with which the copy thread copies from the device;
+   * guarded by copy_thread.lock */
   const clv_backend *copiers[MAX_NODE_DEVICES];
   clv_rrefs *references;
   /* counters of references; written by the compute thread alone */
@@ -83,7 +84,7 @@ clv_code clv_node_send_to_program(clv_session_node *n, clv_packet *p, clv_err *e
 void clv_node_send(clv_session_node *n, clv_packet *p);
 /* Flushes all links. Called before the compute thread waits or computes. */
 void clv_node_flush(clv_session_node *n);
-/* NULL: the node has no executor and computes itself */
+/* Returns the executor that starts the node's work; NULL: the node computes the work itself. */
 const clv_executor *clv_node_executor(clv_session_node *n);
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop);
 void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request *c);
@@ -98,9 +99,9 @@ clv_code clv_node_start_devices(clv_session_node *n, const clv_backend *device,
                                 clv_err *err) CLV_USE_RESULT;
 void clv_node_end_devices(clv_session_node *n); /* call when no work runs */
 
-/* node_files.c. Handles STATE_SAVE, STATE_LOAD or STATE_REMOVE. ret->state: the answer. BLOCKS for
- * the disk, not for a device: if the module is on one, *ret_kept is set, and p is handled a second
- * time after the transfer. */
+/* node_files.c. Handles a STATE_SAVE, STATE_LOAD or STATE_REMOVE frame, and stores the answer in
+ * ret->state. BLOCKS while the disk works. Does not wait for a device: if the module is on one,
+ * sets *ret_kept, and p is handled a second time after the transfer. */
 clv_code clv_node_on_state_file(clv_session_node *n, clv_module *m, clv_packet *p, clv_frame *ret,
                                 bool *ret_kept, clv_err *err) CLV_USE_RESULT;
 /* Frees the file that waits until packet p is handled a second time; p NULL: frees the waiting file

@@ -64,7 +64,7 @@ void clv_node_remove_peers(clv_session_node *n) {
   }
 }
 
-/* ---- executors ------------------------------------------------------------------------------- */
+/* ---- executors of a node's work -------------------------------------------------------------- */
 
 static void count_and_start_work(void *user, clv_work *w) {
   clv_session_node *n = user;
@@ -101,7 +101,7 @@ void clv_node_post(clv_session_node *n, clv_packet *p) {
   clv_inbox_end_post(&n->inbox, p, waits ? CLV_MAX(clv_clock_now(&n->o.clock), 1) : 0);
 }
 
-/* ---- sending packets ------------------------------------------------------------------------- */
+/* ---- sending packets of a node --------------------------------------------------------------- */
 
 /* Returns a new reference to the link in *place; NULL: there is none. */
 static clv_link *ref_link(clv_session_node *n, clv_link *const *place) {

@@ -5,7 +5,8 @@
  */
 #include "common/engine/node_int.h"
 
-/* If a wait ends while this reads, the wait is counted once, or is missing until the next read. */
+/* Returns the total idle time. A wait that ends while this function reads the two times is counted
+ * once, or is missing until the next call. */
 uint64_t clv_node_idle_ns(const clv_session_node *n) {
   uint64_t since, before, now = clv_clock_now(&n->o.clock);
   do {

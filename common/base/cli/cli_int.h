@@ -25,7 +25,7 @@ bool clv_cli_same_group(const clv_cli_command *a, const clv_cli_command *b);
 /* True if no command before i has the same first word. */
 bool clv_cli_starts_group(const clv_cli *cli, size_t i);
 
-/* ---- argument synopses ----------------------------------------------------------------------- */
+/* ---- synopses of arguments, such as "SESSION.yaml [NAME]" ------------------------------------ */
 
 typedef enum clv_cli_completion {
   CLV_COMPLETE_NOTHING,

@@ -101,7 +101,7 @@ static clv_code read_value(parser *p, size_t index, const char *text, clv_err *e
   }
 }
 
-/* ---- reading options ------------------------------------------------------------------------- */
+/* ---- reading the options of a command line --------------------------------------------------- */
 
 static clv_code fail_unknown(const parser *p, const char *name, clv_err *err) {
   const char *names[CLV_CLI_OPTIONS];
@@ -282,7 +282,7 @@ static clv_code find_command(const clv_cli *cli, clv_cli_line *line, clv_err *er
   return fail_command(cli, line, err);
 }
 
-/* ---- checks across arguments ----------------------------------------------------------------- */
+/* ---- checks that concern several arguments --------------------------------------------------- */
 
 static bool is_option_given(const parser *p, const char *name) {
   for (size_t i = 0; i < clv_cli_n_options(p->cli); i++)

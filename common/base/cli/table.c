@@ -78,7 +78,7 @@ bool clv_cli_option_applies(const clv_cli_option *option, const clv_cli_command 
   return false;
 }
 
-/* ---- argument synopses ----------------------------------------------------------------------- */
+/* ---- synopses of arguments, such as "SESSION.yaml [NAME]" ------------------------------------ */
 
 static const struct {
   const char *ending;

@@ -32,7 +32,7 @@ enum {
 };
 
 typedef struct connection {
-  int fd; /* -1: free entry */
+  int fd; /* socket of the connection; -1: the entry is free */
   uint64_t accepted_ns;
 } connection;
 

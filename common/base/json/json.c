@@ -88,7 +88,7 @@ static clv_code expect_kind(clv_json *j, clv_json_kind wanted, clv_err *err) {
                        kind_nouns[found]);
 }
 
-/* ---- reading texts --------------------------------------------------------------------------- */
+/* ---- decoding JSON strings ------------------------------------------------------------------- */
 
 static void add_point(clv_bytes *b, uint32_t c) {
   char out[4];
@@ -164,7 +164,7 @@ clv_code clv_json_read_text(clv_json *j, clv_bytes *ret, clv_err *err) {
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a text of JSON") : CLV_OK;
 }
 
-/* ---- reading numbers and words --------------------------------------------------------------- */
+/* ---- reading numbers, true, false and null --------------------------------------------------- */
 
 static size_t digits(const clv_json *j, size_t at) {
   size_t n = 0;
@@ -242,7 +242,7 @@ clv_code clv_json_read_bool(clv_json *j, bool *ret, clv_err *err) {
 
 bool clv_json_skip_null(clv_json *j) { return read_word(j, "null"); }
 
-/* ---- reading lists and objects --------------------------------------------------------------- */
+/* ---- reading lists and objects of JSON ------------------------------------------------------- */
 
 clv_code clv_json_open(clv_json *j, clv_json_kind kind, clv_err *err) {
   CLV_TRY(expect_kind(j, kind, err));

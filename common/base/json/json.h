@@ -36,9 +36,9 @@ typedef struct clv_json {
   unsigned depth;
 } clv_json;
 
-/* Keys of a file that its reader skips although it does not know them. */
+/* Keys that the reader of a file skips without an error, although it has no use for them. */
 typedef struct clv_json_keys {
-  const char *const *names; /* [n] */
+  const char *const *names; /* [n] names of the keys */
   size_t n;
 } clv_json_keys;
 /* True if the list has the key of `len` bytes. keys NULL: an empty list. */

@@ -15,7 +15,7 @@ struct clv_metrics_out {
   bool is_header_written; /* HELP and TYPE of the row have been written */
 };
 
-/* ---- writing numbers and labels -------------------------------------------------------------- */
+/* ---- writing the numbers and labels of metrics ----------------------------------------------- */
 
 /* Writes a number with the fewest digits that read back as the same number. */
 static void put_number(clv_bytes *b, double v) {
@@ -78,7 +78,7 @@ static void put_sample(clv_metrics_out *o, const char *suffix, const clv_metric_
   clv_bytes_puts(b, "\n");
 }
 
-/* ---- writing samples ------------------------------------------------------------------------- */
+/* ---- writing the samples of metrics ---------------------------------------------------------- */
 
 void clv_metric_sample(clv_metrics_out *o, double value, const clv_metric_label *labels, size_t n) {
   put_sample(o, "", labels, n, NULL, value);

@@ -50,7 +50,7 @@ enum { CLV_METRIC_LABEL = 256 };
 void clv_metric_sample(clv_metrics_out *out, double value, const clv_metric_label *labels,
                        size_t n);
 
-/* ---- histograms ------------------------------------------------------------------------------ */
+/* ---- histograms of measured numbers ---------------------------------------------------------- */
 
 enum { CLV_HISTOGRAM_BOUNDS = 16 };
 

@@ -83,7 +83,7 @@ clv_code clv_optim_check(const clv_optim_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- defaults and moments -------------------------------------------------------------------- */
+/* ---- defaults of settings, and moments of optimisers ----------------------------------------- */
 
 void clv_optim_set_defaults(clv_optim_config *c) {
   const clv_optimizer_row *row = clv_optimizer_row_of(c->kind);

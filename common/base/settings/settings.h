@@ -73,7 +73,7 @@ typedef struct clv_optim_config {
   bool ema_warmup; /* step t = 1, 2, ... has the decay min(ema, (1 + t) / (10 + t)) */
 } clv_optim_config;
 
-/* Indices of the settings: bit clv_optim_setting of a set. */
+/* Index of each setting. In a set of settings, bit i stands for the setting with index i. */
 typedef enum clv_optim_setting {
 #define CLV_OPTIM_NUMBER_OF(name, ...) CLV_OPTIM_SET_##name,
   CLV_OPTIM_NUMBERS(CLV_OPTIM_NUMBER_OF) CLV_OPTIM_FLAGS(CLV_OPTIM_NUMBER_OF) CLV_OPTIM_SETTINGS
@@ -192,7 +192,7 @@ enum {
   CLV_LOSS_KEY_DELTA = 1 << 4,
   CLV_LOSS_KEY_QUANTILE = 1 << 5,
   CLV_LOSS_KEY_GAMMA = 1 << 6,
-  CLV_LOSS_KEY_POS_WEIGHT = 1 << 7 /* only in loss.targets */
+  CLV_LOSS_KEY_POS_WEIGHT = 1 << 7 /* pos_weight, which only loss.targets accepts */
 };
 
 typedef enum clv_loss_kind {
@@ -200,7 +200,7 @@ typedef enum clv_loss_kind {
 #include "common/base/settings/losses.def"
   CLV_LOSS_COUNT
 } clv_loss_kind;
-extern const char *const clv_loss_names[]; /* [CLV_LOSS_COUNT] and NULL */
+extern const char *const clv_loss_names[]; /* [CLV_LOSS_COUNT] names of the losses, then NULL */
 /* As clv_loss_names, without `targets`, the last one: the losses that one target can have. */
 extern const char *const clv_target_loss_names[];
 /* CLV_MAX_TARGETS: most targets of a record, which are labels with losses of their own.
@@ -211,7 +211,7 @@ enum { CLV_MAX_TARGETS = 64, CLV_MAX_CLASS_TARGETS = 6 };
 typedef struct clv_loss_row {
   const char *name;
   clv_task task;
-  unsigned keys; /* set of CLV_LOSS_KEY_* */
+  unsigned keys; /* set of CLV_LOSS_KEY_* that the loss accepts */
 } clv_loss_row;
 
 const clv_loss_row *clv_loss_row_of(clv_loss_kind kind);
@@ -234,13 +234,13 @@ enum {
 #define CLV_SCORE(NAME, ...) CLV_SCORE_##NAME = 1u << CLV_SCORE_KIND_##NAME,
 #include "common/base/settings/scores.def"
 };
-extern const char *const clv_score_names[]; /* [CLV_SCORE_KINDS] and NULL */
+extern const char *const clv_score_names[]; /* [CLV_SCORE_KINDS] names of the scores, then NULL */
 /* Returns the tasks whose evaluations have the score: a set of clv_task. */
 unsigned clv_score_tasks(clv_score_kind kind);
 /* Writes the names of the scores that evaluations of a task have: "mae, rmse and r2". */
 void clv_score_names_of(clv_task task, char *buf, size_t len);
 
-/* Numbers of an evaluation. */
+/* Numbers that an evaluation may report. */
 typedef enum clv_score_value {
 #define CLV_SCORE_VALUE(NAME, ...) CLV_VALUE_##NAME,
 #include "common/base/settings/scores.def"
@@ -249,7 +249,8 @@ typedef enum clv_score_value {
 
 typedef struct clv_score_value_row {
   const char *name;
-  unsigned needs; /* set of CLV_SCORE_*; 0: each evaluation has the number */
+  /* set of the CLV_SCORE_* that an evaluation needs for the number; 0: every evaluation has it */
+  unsigned needs;
   bool largest_is_best;
 } clv_score_value_row;
 
@@ -275,8 +276,9 @@ typedef enum clv_column_use {
 
 extern const char *const clv_column_use_names[]; /* names in files, in order; end with NULL */
 
-/* Periodic parts of a date; bit CLV_DATE_... of a set. Each gives two elements of the input, sine
- * and cosine of 2 pi times the fraction of the period that has passed. */
+/* Parts of a date that repeat, such as its weekday. A set of parts has bit CLV_DATE_... for each. A
+ * part gives two elements of the input: sine and cosine of 2 pi f, where f is the fraction of its
+ * period that has passed, 0 <= f < 1. */
 typedef enum clv_date_part {
   CLV_DATE_YEAR,    /* (day of the year - 1) / days of the year */
   CLV_DATE_MONTH,   /* (month - 1) / 12 */
@@ -289,7 +291,7 @@ extern const char *const clv_date_part_names[];
 typedef enum clv_column_scale {
   CLV_SCALE_STANDARD, /* (v - mean) / std, with the std of all training records (n, not n - 1) */
   CLV_SCALE_MIN_MAX,  /* (v - min) / (max - min) */
-  CLV_SCALE_QUANTILE, /* share of the training records below v, 0..1 */
+  CLV_SCALE_QUANTILE, /* fraction of the training records with a value below v, 0..1 */
   CLV_SCALE_LOG,      /* ln(1 + v), then as CLV_SCALE_STANDARD; v > -1 */
   CLV_SCALE_NONE,
 } clv_column_scale;
@@ -300,12 +302,14 @@ typedef enum clv_missing_rule {
   CLV_MISSING_REFUSE,
   CLV_MISSING_MEAN,
   CLV_MISSING_MEDIAN,
-  CLV_MISSING_MOST_FREQUENT, /* of equally frequent values the smallest */
-  CLV_MISSING_VALUE,         /* the value that the session file gives */
-  /* CLV_COLUMN_CATEGORY, CLV_COLUMN_INDEX: missing values get a place of their own */
+  /* the most frequent value; among equally frequent ones, the smallest */
+  CLV_MISSING_MOST_FREQUENT,
+  CLV_MISSING_VALUE, /* the value that the session file gives */
+  /* CLV_COLUMN_CATEGORY, CLV_COLUMN_INDEX: missing values get an element or an index of their
+   * own */
   CLV_MISSING_OWN,
-  /* CLV_COLUMN_TARGET, one of several: the record has no label of it, and its loss skips the record
-   */
+  /* CLV_COLUMN_TARGET, if there are several targets: a record with a missing value has no label for
+   * this target, whose loss skips the record */
   CLV_MISSING_MASK,
 } clv_missing_rule;
 extern const char *const clv_missing_rule_names[];

@@ -60,7 +60,7 @@ clv_code clv_shape_bytes(const clv_shape *shape, clv_dtype dtype, size_t *ret_by
 /* Writes "[64, 1, 28, 28]" to buf; returns buf. 160 bytes hold any shape. */
 char *clv_shape_format(const clv_shape *shape, char *buf, size_t len);
 
-struct clv_backend; /* defined in kernels */
+struct clv_backend; /* functions and memory of a device; defined in the folder kernels */
 
 /* Reference-counted memory. The last reference calls release(owner). */
 typedef struct clv_storage clv_storage;

@@ -22,11 +22,11 @@
  * rref_tables.c.
  *
  * Ids are never reused. A node must show the reference's random key to have a fork added, and the
- * fork to get the value. A FORK, or a FETCH with is_before_join, about a reference or a fork that
- * does not exist, belongs to another node or is not known yet is parked for a lease, and is
- * CLV_NOT_FOUND afterwards. The sender cannot tell these cases apart. Other messages about such a
- * record are answered at once: a FETCH without is_before_join, and a RENEW of a node without forks,
- * are CLV_NOT_FOUND; a DELETE is CLV_OK, because the fork is gone.
+ * fork to get the value. A FORK or a FETCH with is_before_join is parked for a lease, and then
+ * refused with CLV_NOT_FOUND, if its reference or fork does not exist, belongs to another node or
+ * is not known yet. The sender cannot tell these cases apart. Other messages about such a record
+ * are answered at once: a FETCH without is_before_join, and a RENEW of a node without forks, are
+ * CLV_NOT_FOUND; a DELETE is CLV_OK, because the fork is gone.
  *
  * Memory: records come from slabs charged to the session's quota. Results are made from records
  * when they are taken, so no result needs memory and none is lost for want of it. A result that is
@@ -120,10 +120,10 @@ typedef enum clv_rref_result_kind {
 
 typedef struct clv_rref_result {
   clv_rref_result_kind kind;
-  uint32_t to;              /* in SEND: receiver */
+  uint32_t to;              /* in SEND: number of the receiving node */
   clv_rref_message message; /* in SEND: the message */
-  /* handle of the result, in all kinds but SEND; CREATE fills ref, context and value, FREED only
-   * ref */
+  /* handle that the result is about, in all kinds but SEND. CREATE sets only its ref, context and
+   * value; FREED sets only its ref */
   clv_rref_use handle;
   clv_tensor *tensor; /* in FETCHED: the value, or NULL */
   const clv_rref_failure *failure;

@@ -188,7 +188,7 @@ clv_code clv_rrefs_release_handle(clv_rrefs *t, uint64_t fork, uint64_t now_ns, 
   return apply_request(t, fork, RREF_HANDLE_RELEASE, NULL, now_ns, err);
 }
 
-/* ---- timers and leases ----------------------------------------------------------------------- */
+/* ---- timers and leases of peers -------------------------------------------------------------- */
 
 /* Handles an expired lease: frees the peer's forks and its parked messages, fails this node's
  * handles on the peer's values, and cancels the messages to the peer. */

@@ -18,7 +18,7 @@
 
 #include "common/engine/reference/reference.h"
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* ---- records of references ------------------------------------------------------------------- */
 
 /* Head of every record. n_queued_results: number of queued results that will be made from the
  * record. is_dropped: the record was removed from its map, and is freed after the last of these
@@ -68,8 +68,8 @@ typedef struct clv_rref_post {
   clv_rref_list link; /* link in the outbox of the receiving peer, by ascending number */
   clv_rref_queue_entry out;
   clv_rref_kind kind;
-  /* a USE that the owner itself sends, so the post is in a fork record; else a USE is in a child
-   * record */
+  /* the post is a USE from the owner itself, and is part of a fork record; false: a USE is part of
+   * a child record */
   bool is_from_owner;
   uint8_t state;
   uint32_t to;
@@ -166,7 +166,7 @@ struct clv_rrefs {
   clv_rref_visits *visits; /* number of uses of each table cell, for tests; NULL: not counted */
 };
 
-/* ---- rref_record.c --------------------------------------------------------------------------- */
+/* ---- declarations of rref_record.c ----------------------------------------------------------- */
 
 void clv_rref_list_init(clv_rref_list *r);
 bool clv_rref_list_is_empty(const clv_rref_list *r);
@@ -416,7 +416,7 @@ typedef clv_code clv_rref_action_fn(clv_rrefs *t, void *record, clv_rref_event_a
 clv_code clv_rref_on_event(clv_rrefs *t, clv_rref_machine m, clv_rref_action_fn *const *action_fns,
                            void *record, uint8_t *state, uint8_t event, clv_rref_event_args *given);
 
-/* ---- rref_post.c ----------------------------------------------------------------------------- */
+/* ---- declarations of rref_post.c ------------------------------------------------------------- */
 
 /* Starts the lease of a peer, if it has none. Call before creating a record that depends on the
  * peer. */
@@ -438,7 +438,7 @@ void clv_rref_queue_ack(clv_rrefs *t, uint32_t to, uint64_t number, clv_code cod
 /* Takes the next number that needs an ACK, with its answer. False: there is none. */
 bool clv_rref_next_ack(clv_rref_peer *p, uint64_t *ret_number, clv_code *ret_code);
 
-/* ---- rref_owner.c ---------------------------------------------------------------------------- */
+/* ---- declarations of rref_owner.c ------------------------------------------------------------ */
 
 /* returned in place of a clv_code: the message was parked, so its answer follows later */
 enum { RREF_PARKED = 100 };
@@ -466,7 +466,7 @@ void clv_rref_parked_drop_of_node(clv_rrefs *t, uint32_t node);
 void clv_rref_forks_drop_lost(clv_rrefs *t, clv_rref_peer *p); /* frees all forks of a lost peer */
 void clv_rref_entry_clear(clv_rref_entry *e); /* frees the value or failure of an entry */
 
-/* ---- rref_user.c ----------------------------------------------------------------------------- */
+/* ---- declarations of rref_user.c ------------------------------------------------------------- */
 
 /* Make a handle: clv_rref_handle_new_owned for an entry of this node, clv_rref_handle_new_kept for
  * a value at `owner`, which is sent KEEP. */
@@ -491,7 +491,7 @@ void clv_rref_handles_fail_unknown(clv_rrefs *t, clv_rref_peer *p, uint64_t befo
 void clv_rref_handles_fail_lost(clv_rrefs *t, clv_rref_peer *p);
 void clv_rref_handle_clear(clv_rref_handle *h); /* frees the fetched value or failure of a handle */
 
-/* ---- rref_result.c --------------------------------------------------------------------------- */
+/* ---- declarations of rref_result.c ----------------------------------------------------------- */
 
 /* Takes the next message from this node to itself; false: there is none. The message is valid until
  * the next call. */

@@ -191,7 +191,7 @@ void clv_rref_parked_drop_of_node(clv_rrefs *t, uint32_t node) {
 static clv_code add_fork(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = clv_rref_record_find(&t->forks, given->message->fork);
   clv_err why;
-  /* refused: the id is in use */
+  /* refused, because the fork id is in use */
   if (f && run_fork_event(t, f, RREF_FORK_ADDED, given) != CLV_OK) return CLV_NOT_FOUND;
   clv_code code = new_fork(t, record, given->message->fork, given->from, &f, &why);
   if (code != CLV_OK) return code == CLV_EXISTS ? CLV_NOT_FOUND : code;
@@ -265,7 +265,7 @@ static clv_code new_entry_with_fork(clv_rrefs *t, const clv_rref_new_ids *b, uin
                                     clv_rref_entry_event event, clv_rref_event_args *given,
                                     clv_rref_fork **ret, clv_err *err) {
   clv_rref_entry *e = clv_rref_record_find(&t->entries, b->ref);
-  if (e && run_entry_event(t, e, event, given) != CLV_OK) /* refused: the id is in use */
+  if (e && run_entry_event(t, e, event, given) != CLV_OK) /* refused, because an id is in use */
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)b->ref);
   CLV_TRY(new_entry(t, b->ref, b->key, &e, err));
   clv_code code = new_fork(t, e, b->fork, node, ret, err);
@@ -338,7 +338,8 @@ clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_pass_args
   clv_rref_fork *f = clv_rref_record_find(&t->forks, what->child_fork);
   clv_rref_entry *e = clv_rref_record_find(&t->entries, ref);
   if (!e) return clv_fail(err, CLV_NOT_FOUND, "reference %llu is gone", (unsigned long long)ref);
-  if (f && run_fork_event(t, f, RREF_FORK_PASSED, &given) != CLV_OK) /* refused: id in use */
+  /* refused, because the fork id is in use */
+  if (f && run_fork_event(t, f, RREF_FORK_PASSED, &given) != CLV_OK)
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)what->child_fork);
   CLV_TRY(new_fork(t, e, what->child_fork, what->to, &f, err));
   f->context = what->context;

@@ -9,7 +9,7 @@
 
 enum { CHECKS_PER_LEASE = 6, WAITS_PER_LEASE = 60 /* divisors of a lease */, ACK_OWED = 0x80 };
 
-/* ---- leases ---------------------------------------------------------------------------------- */
+/* ---- leases of peers ------------------------------------------------------------------------- */
 
 bool clv_rref_peer_has_lease(const clv_rref_peer *p) {
   return !clv_rref_list_is_empty(&p->outbox) || !clv_rref_list_is_empty(&p->forks) ||

@@ -10,7 +10,7 @@
 
 enum { INITIAL_BUCKETS = 64 };
 
-/* ---- lists and maps -------------------------------------------------------------------------- */
+/* ---- lists and maps of records --------------------------------------------------------------- */
 
 void clv_rref_list_init(clv_rref_list *r) { r->prev = r->next = r; }
 
@@ -114,7 +114,7 @@ void clv_rref_record_result_taken(clv_slab *s, void *record) {
   if (!--r->n_queued_results && r->is_dropped) clv_slab_recycle(s, r);
 }
 
-/* ---- time and failures ----------------------------------------------------------------------- */
+/* ---- the time of the next tick, and failures ------------------------------------------------- */
 
 void clv_rref_schedule_tick(clv_rrefs *t, uint64_t at_ns) { t->due_ns = CLV_MIN(t->due_ns, at_ns); }
 

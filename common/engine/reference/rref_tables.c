@@ -295,7 +295,7 @@ static const clv_rref_cell posts[RREF_POST_STATES][RREF_POST_EVENTS] = {
 /* ---- applying an event to a record ----------------------------------------------------------- */
 
 static const struct {
-  const clv_rref_cell *cells; /* [states][events] */
+  const clv_rref_cell *cells; /* [states][events] cells of the machine */
   uint8_t states, events;
 } machines[RREF_MACHINES] = {
     [RREF_ENTRIES] = {&entries[0][0], RREF_ENTRY_STATES, RREF_ENTRY_EVENTS},

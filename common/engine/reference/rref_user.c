@@ -272,7 +272,7 @@ static void apply_child_event(clv_rrefs *t, clv_rref_child *c, clv_rref_child_ev
   (void)run_child_event(t, c, event, &given);
 }
 
-/* ---- new handles ----------------------------------------------------------------------------- */
+/* ---- making handles -------------------------------------------------------------------------- */
 
 /* Makes a handle with the ids of a message, and applies its first event. CLV_EXISTS: the id is in
  * use. */

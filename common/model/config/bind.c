@@ -303,8 +303,8 @@ static clv_code fail_no_mapping(const clv_binder *b, const binding *s, const clv
                               example.failed ? "..." : example.data);
 }
 
-/* Binds entry i of a LIST or MAP. The struct of an entry starts with the entry's position, which in
- * a MAP the entry's name follows. */
+/* Binds entry i of a LIST or MAP. The struct of an entry starts with the entry's position in the
+ * file; in a MAP, the entry's name comes next. */
 static clv_code bind_entry(const clv_binder *b, const binding *s, size_t i, char *entry,
                            clv_err *err) {
   char inner_prefix[CLV_PATH_MAX], shown_path[CLV_PATH_MAX], key[CLV_MESSAGE_TEXT_MAX];

@@ -60,7 +60,7 @@ typedef struct clv_number_list {
   double *items;
 } clv_number_list;
 
-/* ---- layers ---------------------------------------------------------------------------------- */
+/* ---- layers of a model ----------------------------------------------------------------------- */
 
 typedef enum clv_attr_kind {
   CLV_ATTR_INT,
@@ -94,7 +94,7 @@ typedef enum clv_layer_parallel {
 typedef struct clv_layer_spec {
   clv_config_pos pos, op_pos; /* positions of the layer's entry and of its op */
   char *op;                   /* name of the op; loading does not check that the op exists */
-  char *name;                 /* NULL: the layer's number is its name */
+  char *name;                 /* name of the layer; NULL: its number is its name */
   clv_config_pos from_pos;
   /* names of the layers or inputs that this layer reads; n = 0: the layer before it */
   clv_text_list from;
@@ -113,7 +113,7 @@ enum { CLV_LAYER_NAME_MAX = 64 };
 typedef struct clv_layer_range {
   bool is_given;
   uint64_t first, last;
-  /* "": the end is given by number */
+  /* names of the first and the last layer; "": that end is given by its number */
   char first_layer_name[CLV_LAYER_NAME_MAX], last_layer_name[CLV_LAYER_NAME_MAX];
 } clv_layer_range;
 
@@ -121,7 +121,7 @@ typedef struct clv_layer_range {
  * is neither; a single number is neither. */
 bool clv_layer_range_read(const char *text, clv_layer_range *ret);
 
-/* ---- session.yaml ---------------------------------------------------------------------------- */
+/* ---- structs of session.yaml ----------------------------------------------------------------- */
 
 typedef enum clv_objective_choice {
   CLV_LABELS_OF_FILES,
@@ -137,18 +137,18 @@ typedef enum clv_accent_choice {
 } clv_accent_choice;
 /* How records are chosen for the validation split, or for a limit on the number of records. */
 typedef enum clv_split_by {
-  CLV_BY_CLASS,  /* random records, the same share of each class */
-  CLV_BY_CHANCE, /* random records */
-  CLV_BY_END,    /* for a split the last records of the files, for a limit the first ones */
-  CLV_BY_GROUP,  /* groups are never divided */
-  CLV_BY_TIME,   /* for a split: the latest records by a column */
-  CLV_BY_COLUMN  /* for a split: a column names the set of each record */
+  CLV_BY_CLASS,  /* random records, the same fraction of each class */
+  CLV_BY_CHANCE, /* records chosen at random, whatever their class */
+  CLV_BY_END,    /* the last records of the files for a split, the first ones for a limit */
+  CLV_BY_GROUP,  /* complete groups of records, which are never divided */
+  CLV_BY_TIME,   /* only for a split: the latest records by a column with times */
+  CLV_BY_COLUMN  /* only for a split: a column names the set of each record */
 } clv_split_by;
 /* How an epoch takes training records. */
 typedef enum clv_sampling_choice {
-  CLV_SAMPLING_NONE,     /* each record once */
-  CLV_SAMPLING_BALANCED, /* draws with replacement, each class equally often */
-  CLV_SAMPLING_COLUMN    /* draws with replacement, each record by its weight in a column */
+  CLV_SAMPLING_NONE,     /* each record once in an epoch */
+  CLV_SAMPLING_BALANCED, /* records are drawn with replacement, each class equally often */
+  CLV_SAMPLING_COLUMN    /* records are drawn with replacement, each by its weight in a column */
 } clv_sampling_choice;
 typedef enum clv_non_finite { CLV_NON_FINITE_REFUSE, CLV_NON_FINITE_SKIP } clv_non_finite;
 typedef enum clv_broken_choice {
@@ -215,7 +215,7 @@ typedef enum clv_best_metric {
 /* checkpoint.home: when the master copies the files of checkpoints that workers keep to its host.
  */
 typedef enum clv_checkpoint_home {
-  CLV_HOME_UNSET, /* see clv_session_checkpoint_home */
+  CLV_HOME_UNSET, /* the file does not set it: see clv_session_checkpoint_home */
   CLV_HOME_END,
   CLV_HOME_ALWAYS,
   CLV_HOME_NEVER
@@ -233,7 +233,7 @@ typedef struct clv_tls_config {
 /* Port that serves metrics over plain HTTP. */
 typedef struct clv_metrics_config {
   clv_config_pos listen_pos;
-  char *listen; /* "host:port"; NULL: no port */
+  char *listen; /* address as "host:port"; NULL: no port is opened */
 } clv_metrics_config;
 
 /* Entry of `workers:` (session) or `peers:` (worker). */
@@ -264,20 +264,21 @@ typedef struct clv_stage_spec {
   clv_config_pos tf32_pos, weights_new_pos, recompute_blocks_pos;
   char *name;
   char *at;   /* "master" or a worker's name */
-  int worker; /* index into `workers` of the node that runs it; -1: the master */
+  int worker; /* index into `workers` of the node that runs the stage; -1: the master */
   uint64_t threads;
   char *device; /* "cpu", "auto", "cuda:0" or the like */
   bool tf32;
   size_t n_layers; /* number of layers listed in the stage; 0: `range` gives them */
   clv_layer_spec *layers;
   clv_layer_range range; /* range of layers of `model`, when the stage lists no layers */
-  /* Source of the initial weights: at most one of file, folder and artifact is set. None: from the
-   * seed. */
-  char *weights_file;     /* on the master's disk */
-  char *weights_folder;   /* on the master's disk */
+  /* Source of the initial weights: at most one of file, folder and artifact is set. If none is set,
+   * the seed initialises the weights. */
+  char *weights_file;     /* path of a weights file on the master's disk */
+  char *weights_folder;   /* path of a folder of weights on the master's disk */
   char *weights_artifact; /* name of an artifact in the worker's worker.yaml */
-  char *weights_sha256;   /* expected digest of that source, 64 hex digits; NULL: not checked */
-  bool weights_secret;    /* no worker has the contents of that file or folder */
+  /* expected digest of the file, folder or artifact, 64 hex digits; NULL: not checked */
+  char *weights_sha256;
+  bool weights_secret; /* no worker has the contents of weights_file or weights_folder */
   /* prefixes of the names of parameters that the seed initialises, although the source may have
    * them */
   clv_text_list weights_new;
@@ -322,11 +323,12 @@ typedef struct clv_column_spec {
   clv_column_use use;
   clv_column_scale scale; /* for CLV_COLUMN_NUMBER: how numbers are scaled */
   clv_missing_rule missing;
-  /* for CLV_MISSING_VALUE: text that replaces a missing value; NULL: not given, of a
-   * CLV_COLUMN_TEXT an empty one */
+  /* for CLV_MISSING_VALUE: text that replaces a missing value; NULL: not given, which for a
+   * CLV_COLUMN_TEXT means the empty text */
   char *value;
   char *format; /* for CLV_COLUMN_DATE: form of the dates; NULL: ISO 8601 */
-  char *input;  /* for CLV_COLUMN_INDEX: name of its input; NULL: the name of the column */
+  /* for CLV_COLUMN_INDEX: name of the input that the column makes; NULL: the name of the column */
+  char *input;
   /* for CLV_COLUMN_DATE: names of the parts of a date that become inputs (clv_date_part); n = 0:
    * none */
   clv_text_list parts;
@@ -344,16 +346,19 @@ typedef struct clv_data_config {
   clv_text_list train;
   clv_text_list test; /* test files, in the same form as `train`; n = 0: not given */
   clv_objective_choice objective;
-  /* names of a record's inputs, of a table those of its text; n = 0: one input, named "input", or
-   * those that a table's columns make */
+  /* names of a record's inputs, or, for a table, of the inputs from its texts; n = 0: one input,
+   * named "input", or those that a table's columns make */
   clv_text_list inputs;
-  /* share of the training set that is held back for validation, 0..0.5 */
+  /* fraction of the training set that is held back for validation, 0..0.5 */
   double validation_fraction;
   /* limit_chosen_by is at most CLV_BY_END */
   clv_split_by validation_split_by, limit_chosen_by;
-  uint64_t folds, fold; /* fold `fold` of 1..folds is held back; folds 0: a fraction is */
-  char *split_column;   /* for CLV_BY_TIME and CLV_BY_COLUMN: the table's column; NULL: not given */
-  /* for CLV_BY_CLASS: the one of several targets whose classes count; NULL: not given */
+  /* fold number `fold`, from 1 to `folds`, is held back; folds 0: validation_fraction is used
+   * instead */
+  uint64_t folds, fold;
+  /* column by which CLV_BY_TIME or CLV_BY_COLUMN splits a table; NULL: not given */
+  char *split_column;
+  /* with several targets, the target whose classes CLV_BY_CLASS counts; NULL: not given */
   char *split_target;
   clv_config_pos split_target_pos;
   /* for CLV_BY_COLUMN: values of the column for each set; n = 0: the usual names */
@@ -369,8 +374,9 @@ typedef struct clv_data_config {
   clv_config_pos sampling_pos;
   clv_sampling_choice sampling;
   clv_number_list sampling_weights; /* chance of a record by its class; n = 0: not given */
-  char *sampling_target; /* the one of several targets whose classes count; NULL: not given */
-  uint64_t threads;      /* threads that read and decode images */
+  /* with several targets, the target whose classes decide how records are drawn; NULL: not given */
+  char *sampling_target;
+  uint64_t threads; /* threads that read and decode images */
   struct {
     clv_config_pos pos;
     /* in pixels; resize 0: no resizing; crop 0: no cropping */
@@ -393,8 +399,9 @@ typedef struct clv_data_config {
   } documents;
   struct {
     clv_config_pos pos;
-    char *file; /* NULL: not given in the file */
-    /* key ends: put the tokens first and last around each text */
+    char *file; /* path of the tokenizer's file; NULL: not given in the file */
+    /* lower_case: texts are made lower-case; adds_first_and_last (key `ends`): the tokens `first`
+     * and `last` are put around each text */
     bool lower_case, adds_first_and_last;
     clv_accent_choice accents;
     /* special tokens; NULL: the usual tokens of that kind of tokenizer file */
@@ -407,10 +414,10 @@ typedef struct clv_data_config {
     clv_text_list missing_marks; /* n = 0: the usual marks */
     clv_other_columns others;
     clv_table_storage storage;
-    clv_column_spec *columns; /* [n_columns] */
+    clv_column_spec *columns; /* [n_columns] columns that the session file names */
     size_t n_columns;
     char *files; /* folder of the images that a column names; NULL: the folder of the table */
-    char *query; /* of an SQLite database; NULL: not given */
+    char *query; /* SQL query, if the table is an SQLite database; NULL: not given */
     uint64_t query_seconds, query_rows;
   } table;
 } clv_data_config;
@@ -475,7 +482,7 @@ typedef struct clv_optimizer_config {
   clv_config_pos pos, eps_pos;
   clv_optim_kind kind;
   CLV_OPTIM_FIELDS
-  clv_number_list betas; /* beta1, beta2 */
+  clv_number_list betas; /* beta1 and beta2 of the optimiser */
   clv_decayed decayed_params;
 } clv_optimizer_config;
 
@@ -489,9 +496,9 @@ typedef struct clv_lr_config {
 } clv_lr_config;
 
 /* Seed of all random numbers. is_given: the file has the seed. is_drawn: the file has none, so the
- * run has drawn and stored one. is_guessable: the seed is given and below 2^64, so that a worker
- * that has a key derived from it can find it by trying all such seeds, and then knows the initial
- * values of every layer. */
+ * run has drawn and stored one. is_guessable: the seed is given and below 2^64. A worker with a key
+ * that was derived from such a seed can find the seed by trying all of them, and then knows the
+ * initial values of every layer. */
 typedef struct clv_seed {
   clv_key key;
   bool is_given, is_guessable, is_drawn;
@@ -510,8 +517,9 @@ typedef struct clv_attempt {
 
 typedef struct clv_train_config {
   clv_config_pos pos, freeze_pos, dtype_pos;
-  uint64_t epochs, max_steps; /* max_steps 0: no limit */
-  uint64_t batch, eval_batch; /* records */
+  /* epochs and steps after which training ends; max_steps 0: no limit */
+  uint64_t epochs, max_steps;
+  uint64_t batch, eval_batch; /* records in a batch of training, of evaluation */
   clv_seed seed;
   clv_compute dtype;
   bool shuffle, drop_last;
@@ -520,7 +528,7 @@ typedef struct clv_train_config {
   /* number of parts into which a batch is cut and which are computed one after another before a
    * step (gradient accumulation); 1: only pipeline.micro_batches divides the batch */
   uint64_t accumulate;
-  double clip_grad_norm; /* 0: no clipping */
+  double clip_grad_norm; /* largest norm of all gradients together; 0: no clipping */
   clv_text_list freeze;  /* glob patterns of parameter names */
   clv_config_pos ema_pos;
   double ema;      /* decay of the moving average of the trained parameters, < 1; 0: no average */
@@ -529,8 +537,9 @@ typedef struct clv_train_config {
     clv_config_pos pos, score_pos;
     clv_best_metric score; /* CLV_BEST_NONE: the run does not stop early */
     char *target;          /* target that has the score; NULL: the evaluation itself */
-    uint64_t patience;     /* validations in a row that are no improvement, after which it stops */
-    double min_delta;      /* an improvement is larger than this */
+    /* validations in a row without an improvement, after which the run stops */
+    uint64_t patience;
+    double min_delta; /* an improvement is larger than this */
   } early_stopping;
 } clv_train_config;
 
@@ -540,12 +549,14 @@ typedef struct clv_target_spec {
   char *name; /* name of the table's column */
   clv_loss_kind kind;
   uint64_t n_classes; /* key `classes`; 0: not given, the target is a number or a yes or no */
-  bool masks_missing; /* its column has `missing: mask`: the loss skips records without a label */
-  double loss_weight; /* factor of this loss in the sum */
-  double pos_weight;  /* factor of the terms of a binary loss whose label is 1 */
+  /* the target's column has `missing: mask`: the loss skips records without a label */
+  bool masks_missing;
+  double loss_weight;     /* factor of this loss in the sum */
+  double pos_weight;      /* factor of the terms of a binary loss whose label is 1 */
   clv_number_list weight; /* weight of each class; n = 0: all 1 */
   clv_class_weighting class_weights;
-  double label_smoothing, beta, delta, quantile, gamma, specificity; /* as in `loss` */
+  /* numbers of the target's loss, as in `loss` */
+  double label_smoothing, beta, delta, quantile, gamma, specificity;
   clv_config_pos scores_pos;
   clv_text_list scores;
 } clv_target_spec;
@@ -557,8 +568,8 @@ typedef struct clv_session_config {
   char *file; /* path of the file as given to the loader, for messages */
   /* texts of the applied overrides; a clv_config_pos with line 0 is an index into them, from 1 */
   clv_text_list overrides;
-  clv_attempt attempt; /* set by the run, zero after loading */
-  uint64_t version;    /* 1 */
+  clv_attempt attempt; /* identity of the attempt; the run sets it, loading leaves it zero */
+  uint64_t version;    /* version of the file's format: 1 */
   char *name;
   clv_tls_config tls;
   size_t n_workers;
@@ -573,7 +584,8 @@ typedef struct clv_session_config {
     clv_number_list weight; /* weight of each class; n = 0: all 1 */
     double ignore_index;    /* label that the loss ignores, a whole number */
     double label_smoothing;
-    double beta, delta, quantile, gamma; /* of smooth_l1, huber, quantile and focal */
+    /* parameters of the losses smooth_l1, huber, quantile and focal */
+    double beta, delta, quantile, gamma;
     double specificity; /* specificity at which the score `sensitivity` is computed */
     clv_class_weighting class_weights;
     clv_config_pos class_weights_pos;
@@ -584,7 +596,7 @@ typedef struct clv_session_config {
     clv_target_spec *targets;
     size_t n_targets;
     char *at;
-    int worker; /* index into `workers` of the node that runs it; -1: the master */
+    int worker; /* index into `workers` of the node that computes the loss; -1: the master */
   } loss;
   struct {
     bool raw_input_leaves, tokens_readable, front_known, labels_readable, labels_leave;
@@ -627,8 +639,9 @@ typedef struct clv_session_config {
     clv_best_mode mode;   /* MIN or MAX after loading */
     struct {
       clv_config_pos every_pos;
-      char *every;       /* time between two sealed copies; NULL: no copies are made */
-      uint64_t every_ms; /* `every` in milliseconds; 0: NULL */
+      /* time between two sealed (encrypted) copies of checkpoints; NULL: no copies are made */
+      char *every;
+      uint64_t every_ms; /* `every` in milliseconds; 0 if it is NULL */
       char *key, *dir;   /* key file; folder of the copies of all runs */
     } escrow;
   } checkpoint;
@@ -647,7 +660,7 @@ typedef struct clv_session_config {
   clv_metrics_config metrics;
 } clv_session_config;
 
-/* ---- worker.yaml ----------------------------------------------------------------------------- */
+/* ---- structs of worker.yaml ------------------------------------------------------------------ */
 
 typedef enum clv_role { CLV_ROLE_MASTER, CLV_ROLE_PEER, CLV_ROLE_OBSERVER } clv_role;
 
@@ -687,9 +700,9 @@ typedef struct clv_worker_config {
   clv_text_list overrides;
   clv_config_pos listen_pos;
   char *listen; /* address of the daemon, "host:port" */
-  char *name;   /* NULL: not given in the file */
+  char *name;   /* name of the worker; NULL: not given in the file */
   clv_tls_config tls;
-  size_t n_allow; /* at least 1 */
+  size_t n_allow; /* number of entries of `allow`, at least 1 */
   clv_allow_spec *allow;
   size_t n_peers;
   clv_remote_spec *peers;
@@ -702,13 +715,15 @@ typedef struct clv_worker_config {
   } limits;
   char *device;
   struct {
-    char *library; /* NULL: not given in the file */
+    char *library; /* path of Cleave's library for NVIDIA devices; NULL: not given in the file */
     clv_text_list folders;
-    char *plans_folder; /* NULL: not given in the file */
+    char *plans_folder; /* folder of stored plans; NULL: not given in the file */
     bool graphs;
   } cuda;
-  uint64_t cpu_devices;   /* number of CPU devices */
-  uint64_t device_memory; /* bytes of each device; 0: no limit */
+  uint64_t cpu_devices; /* number of CPU devices */
+  /* limit of the worker's memory, bytes; CLV_MEMORY_NONE: no limit; CLV_MEMORY_AUTO: `cleave-worker
+   * serve` computes the limit */
+  uint64_t device_memory;
   /* bytes; CLV_MEMORY_NONE: no limit; CLV_MEMORY_AUTO: `cleave-worker serve` computes the limit */
   uint64_t memory_limit;
   /* `cleave-worker serve` has computed memory_limit, which was CLV_MEMORY_AUTO */
@@ -718,7 +733,8 @@ typedef struct clv_worker_config {
   clv_number_list cores;
   size_t n_artifacts;
   clv_artifact_spec *artifacts;
-  char *state_dir;       /* NULL: not given in the file */
+  /* folder in which the worker stores its state; NULL: not given in the file */
+  char *state_dir;
   uint64_t cache_ttl_ms; /* maximum time after which an unused cache is deleted */
   struct {
     clv_log_level level;
@@ -731,7 +747,7 @@ typedef struct clv_worker_config {
   clv_metrics_config metrics;
 } clv_worker_config;
 
-/* ---- egress.policy.yaml ---------------------------------------------------------------------- */
+/* ---- structs of egress.policy.yaml ----------------------------------------------------------- */
 
 /* Programs on libcleave that connect to workers. The policy refuses them, or lets them send only
  * the tensors that they have declared. */
@@ -744,7 +760,7 @@ typedef enum clv_policy_programs {
 typedef struct clv_policy_config {
   char *file;
   clv_text_list overrides; /* empty, as nothing overrides a policy; clv_config_build needs a list */
-  uint64_t version;        /* 1 */
+  uint64_t version;        /* version of the file's format: 1 */
   clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos, pictures_pos,
       min_layers_pos, max_read_pos, pixels_pos, tokens_pos, labels_pos, features_pos, groups_pos,
       release_pos, programs_pos;
@@ -841,7 +857,7 @@ clv_code clv_config_write_json_schema(clv_config_kind kind, clv_bytes *ret,
 clv_code clv_config_write_man_page(clv_config_kind kind, clv_bytes *ret,
                                    clv_err *err) CLV_USE_RESULT;
 
-/* Appends words that complete `--set` in a shell, such as "train.batch=" and "log.json=true".
+/* Appends the words that a shell offers after `--set`, such as "train.batch=" and "log.json=true".
  * Leaves out keys inside lists and maps. */
 void clv_config_write_completions(clv_config_kind kind, clv_bytes *ret);
 

@@ -128,7 +128,7 @@ void clv_schema_write_example(const clv_schema *schema, clv_bytes *ret) {
   write_example_keys(&x, "");
 }
 
-/* ---- JSON Schema ----------------------------------------------------------------------------- */
+/* ---- writing the JSON Schema ----------------------------------------------------------------- */
 
 typedef struct json {
   const clv_schema *schema;

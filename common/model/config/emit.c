@@ -383,7 +383,7 @@ void clv_schema_write_public(const clv_schema *schema, const void *base, clv_byt
   write_map(&w, "", base);
 }
 
-/* ---- one line per key ------------------------------------------------------------------------ */
+/* ---- writing a config with one line per key -------------------------------------------------- */
 
 static void write_map_lines(writer *w, const char *prefix, const char *shown_path,
                             const char *base);

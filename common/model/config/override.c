@@ -17,7 +17,7 @@ typedef struct override {
   const char *path;
   size_t path_len;
   const char *separator; /* text between two keys of the path, "." or "__" */
-  /* set for the environment: case is ignored, and '_' also matches '-' and '.' */
+  /* true for an environment variable: case is ignored, and '_' also matches '-' and '.' */
   bool ignores_case;
 } override;
 
@@ -172,7 +172,8 @@ static clv_code apply_override(override *o, const char *label, const char *value
   return store_value(o, root, node, err);
 }
 
-/* given_label: how messages name the option; NULL: "--set" and its text. */
+/* Applies one --set option. given_label: how messages name the option; NULL: "--set" and its
+ * text. */
 static clv_code apply_set_option(const clv_yaml_source *source, const char *text,
                                  const char *given_label, clv_text_list *applied,
                                  clv_yaml_node *root, clv_err *err) {

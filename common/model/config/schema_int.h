@@ -16,32 +16,32 @@
 typedef enum clv_row_kind {
   CLV_ROW_SECTION,
   CLV_ROW_BOOL,
-  CLV_ROW_INT,      /* uint64_t */
-  CLV_ROW_NUMBER,   /* double */
-  CLV_ROW_SIZE,     /* uint64_t, bytes */
-  CLV_ROW_DURATION, /* uint64_t, milliseconds */
+  CLV_ROW_INT,      /* the field is a uint64_t */
+  CLV_ROW_NUMBER,   /* the field is a double */
+  CLV_ROW_SIZE,     /* the field is a uint64_t, in bytes */
+  CLV_ROW_DURATION, /* the field is a uint64_t, in milliseconds */
   CLV_ROW_ENUM,     /* an enum; the value is the index into `names` */
-  CLV_ROW_TEXT,     /* char * */
-  CLV_ROW_PATH,     /* char *, an absolute path after loading */
-  CLV_ROW_TEXTS,    /* clv_text_list */
-  CLV_ROW_NUMBERS,  /* clv_number_list */
-  CLV_ROW_RANGE,    /* clv_layer_range */
+  CLV_ROW_TEXT,     /* the field is a char * */
+  CLV_ROW_PATH,     /* the field is a char *, an absolute path after loading */
+  CLV_ROW_TEXTS,    /* the field is a clv_text_list */
+  CLV_ROW_NUMBERS,  /* the field is a clv_number_list */
+  CLV_ROW_RANGE,    /* the field is a clv_layer_range */
   CLV_ROW_LIST,     /* array of entries; their number is at `count` */
   CLV_ROW_MAP,      /* as LIST, but the entries have names */
-  CLV_ROW_SEED,     /* clv_seed */
+  CLV_ROW_SEED,     /* the field is a clv_seed */
   CLV_ROW_ATTRS,    /* array of clv_attr_spec; their number is at `count` */
   CLV_ROW_KINDS
 } clv_row_kind;
 
 typedef enum clv_text_format {
   CLV_FORMAT_ANY,     /* any text that is not empty */
-  CLV_FORMAT_RUN,     /* [A-Za-z0-9._-]{1,64} */
+  CLV_FORMAT_RUN,     /* name of a run: [A-Za-z0-9._-]{1,64} */
   CLV_FORMAT_NAME,    /* [A-Za-z0-9_-]{1,64}, so that a dotted path can name it */
   CLV_FORMAT_WORD,    /* [a-z][a-z0-9_]{0,63}, the name of an attribute */
   CLV_FORMAT_OP,      /* [A-Za-z][A-Za-z0-9_]{0,63}; the op table checks that the op exists */
-  CLV_FORMAT_ADDRESS, /* host:port */
+  CLV_FORMAT_ADDRESS, /* address: host:port */
   CLV_FORMAT_LISTEN,  /* host:port, where port 0 is allowed */
-  CLV_FORMAT_URI,     /* scheme://authority... */
+  CLV_FORMAT_URI,     /* URI: scheme://authority... */
   CLV_FORMAT_SHA256,
   CLV_FORMAT_DEVICE,        /* device of a stage */
   CLV_FORMAT_WORKER_DEVICE, /* device of a worker */
@@ -118,9 +118,10 @@ bool clv_row_has_scalar_form(const clv_schema *schema, const clv_row *row);
  * "{}.". */
 void clv_row_write_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]);
 
-/* ---- tables (session_table.c) ---------------------------------------------------------------- */
+/* ---- checks of data.table and data.validation (session_table.c, session_split.c) ------------- */
 
-/* Checks the keys of data.validation that go together (session_split.c). */
+/* Checks that the keys given in data.validation and data.sampling fit each other
+ * (session_split.c). */
 clv_code clv_session_check_split(const clv_session_config *c, clv_err *err) CLV_USE_RESULT;
 
 /* Checks data.table, if data.format is table: each key of a column is allowed for the column's use
@@ -132,18 +133,19 @@ clv_code clv_session_check_table(const clv_session_config *c, clv_err *err) CLV_
 /* Checks checkpoint.best and train.early_stopping: the session has validations, and these compute
  * each metric that is given. Sets checkpoint.mode. */
 clv_code clv_session_check_choices(clv_session_config *c, clv_err *err) CLV_USE_RESULT;
-/* Checks that the scores of loss.scores go with the loss. */
+/* Checks that evaluations of the session's loss can have the scores of loss.scores. */
 clv_code clv_session_check_scores(const clv_session_config *c, clv_err *err) CLV_USE_RESULT;
 
-/* ---- several targets (session_targets.c) ----------------------------------------------------- */
+/* ---- checks of several targets (session_targets.c) ------------------------------------------- */
 
-/* Checks that the keys in loss.targets go with their losses, and that its names are those of the
- * columns of data.table with `as: target`. Sets masks_missing of each target. */
+/* Checks that each target in loss.targets has only keys of its loss, and that the names of the
+ * targets are those of the columns of data.table with `as: target`. Sets masks_missing of each
+ * target. */
 clv_code clv_session_check_targets(clv_session_config *c, clv_err *err) CLV_USE_RESULT;
 /* Returns the target with this name; NULL: there is none. */
 const clv_target_spec *clv_session_find_target(const clv_session_config *c, const char *name);
 
-/* ---- scalars (scalar.c) ---------------------------------------------------------------------- */
+/* ---- parsing scalars (scalar.c) -------------------------------------------------------------- */
 
 /* accepts decimal digits without sign or leading 0 */
 bool clv_text_to_u64(const char *text, uint64_t *ret);

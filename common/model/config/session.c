@@ -89,7 +89,8 @@ static clv_code check_tls_for_worker(const clv_session_config *c, clv_config_pos
   return fail_at(c, pos, err, "%s runs at worker '%s', which needs tls: {ca, cert, key}", what, at);
 }
 
-/* Checks that the keys of `loss:` that are given go with its kind. */
+/* Checks the keys of the section `loss`: a key that is given must be one that the kind of loss
+ * has. */
 static clv_code check_loss_keys(const clv_session_config *c, clv_err *err) {
   const struct {
     const char *name;
@@ -301,7 +302,7 @@ static clv_code check_model(const clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- numbers that depend on each other ------------------------------------------------------- */
+/* ---- checks of numbers that depend on each other --------------------------------------------- */
 
 /* Checks the keys whose values pipeline.schedule restricts. */
 static clv_code check_pipeline(const clv_session_config *c, clv_err *err) {
@@ -417,7 +418,8 @@ static const clv_format_row *data_format_row(const clv_session_config *c) {
   return clv_format_row_of(c->data.format);
 }
 
-/* Returns the format whose inputs the records have: of a table with a text, that of texts. */
+/* Returns the row of the format that names the records' inputs: that of data.format, but that of
+ * the format for texts if the data are a table with a text column. */
 static const clv_format_row *input_format_row(const clv_session_config *c) {
   return clv_data_has_table_text(&c->data) ? clv_format_row_of(CLV_FORMAT_TEXT)
                                            : data_format_row(c);
@@ -440,7 +442,7 @@ static clv_code set_input_names(clv_session_config *c, clv_err *err) {
   for (size_t i = 0, given = d->inputs.n; !given && f->default_inputs[i]; i++)
     CLV_TRY(clv_text_list_add(&d->inputs, f->default_inputs[i], err));
   if (d->inputs.n || !clv_data_has_table_text(d) || !clv_data_has_column_inputs(d)) return CLV_OK;
-  /* beside the inputs of other columns, that of the text needs a name */
+  /* the input from the text column needs a name when other columns make inputs, too */
   return clv_text_list_add(&d->inputs, f->inputs[0], err);
 }
 
@@ -494,7 +496,7 @@ static clv_code check_data_files(const clv_session_config *c, const char *key,
                                  const clv_text_list *files, clv_config_pos pos, clv_err *err) {
   const clv_format_row *f = data_format_row(c);
   size_t inputs = f->has_arrays ? clv_data_n_inputs(&c->data) : 1;
-  /* records without labels, for `predict` */
+  /* the files have inputs and no labels, as `predict` accepts */
   bool has_inputs_only = files == &c->data.test && files->n == inputs;
   if (!files->n || files->n == inputs + f->has_arrays || has_inputs_only) return CLV_OK;
   if (c->data.inputs.n && f->has_arrays)
@@ -608,8 +610,8 @@ static clv_code make_default_config(clv_session_config **ret, clv_err *err) {
   return clv_schema_bind_defaults(&b, *ret, err);
 }
 
-/* Returns the use of a table's column that makes a key of another format's section apply; NULL:
- * there is none. line: the key and its value. */
+/* Returns the column use with which a key in the section of another format applies to a table, too;
+ * NULL: there is none. line: the key and its value. */
 static const char *column_use_of_key(uint32_t section, const char *line) {
   static const char max_tokens[] = "data.text.max_tokens:";
   bool is_max_tokens = strncmp(line, max_tokens, strlen(max_tokens)) == 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks the scores of a session: those of loss.scores go with the loss (clv_session_check_scores),
- * and validations have those by which checkpoint.best and train.early_stopping choose
- * (clv_session_check_choices).
+ * Checks the scores of a session: whether its loss has those of loss.scores
+ * (clv_session_check_scores), and whether validations compute those by which checkpoint.best and
+ * train.early_stopping choose (clv_session_check_choices).
  */
 #include <stdio.h>
 #include <string.h>
@@ -105,7 +105,7 @@ static clv_score_kind score_of(const char *name) {
   return (clv_score_kind)k;
 }
 
-/* Checks that scores go with a loss. key: the key that lists them. */
+/* Checks that evaluations of a loss can have these scores. key: the key that lists them. */
 static clv_code check_scores(const clv_session_config *c, const char *key, clv_loss_kind loss,
                              const clv_text_list *scores, clv_config_pos pos, clv_err *err) {
   unsigned task = clv_loss_row_of(loss)->task;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks data.validation and data.sampling of a session: which of its keys go together
- * (clv_session_check_split).
+ * Checks data.validation and data.sampling of a session: that the keys which are given fit each
+ * other (clv_session_check_split).
  */
 #include "common/model/config/schema_int.h"
 
@@ -11,7 +11,8 @@ bool clv_data_has_validation(const clv_data_config *d) {
   return d->validation_fraction > 0 || d->folds || d->validation_split_by == CLV_BY_COLUMN;
 }
 
-/* Checks the column that says when a record was, or in which set it is. */
+/* Checks the column by which a table is split: a column of times, or one that names the set of each
+ * record. */
 static clv_code check_column(const clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
   bool is_by_column = d->validation_split_by == CLV_BY_COLUMN;

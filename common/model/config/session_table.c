@@ -9,7 +9,7 @@
 
 #define fail_at clv_session_fail_at
 
-/* Sets of uses: bit per clv_column_use. */
+/* Sets of column uses, with a bit for each clv_column_use. */
 enum {
   NUMBER_USES = 1u << CLV_COLUMN_NUMBER | 1u << CLV_COLUMN_DATE,
   WORD_USES = 1u << CLV_COLUMN_CATEGORY | 1u << CLV_COLUMN_INDEX,
@@ -25,7 +25,7 @@ static bool is_input(const clv_column_spec *s) { return INPUT_USES >> s->use & 1
 /* Rules of data.table.columns{}.missing: the uses of a column for which each value is allowed. */
 static const struct {
   const char *uses_text;
-  unsigned accepted_uses; /* bit per clv_column_use */
+  unsigned accepted_uses; /* set of the uses that allow the value, a bit for each clv_column_use */
 } missing_rules[] = {
     [CLV_MISSING_REFUSE] = {"all columns", ~0u},
     [CLV_MISSING_MEAN] = {"numbers and dates", NUMBER_USES},
@@ -106,7 +106,7 @@ bool clv_data_has_column_inputs(const clv_data_config *d) {
   return clv_data_has_indexes(d) || (n_inputs && clv_data_has_table_text(d));
 }
 
-/* Checks a column of texts: its tokenizer, and what does not go with it. */
+/* Checks a column of texts: its tokenizer, and the keys that exclude such a column. */
 static clv_code check_text_column(const clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
   const clv_column_spec *s = find_column(d, CLV_COLUMN_TEXT);
@@ -212,7 +212,8 @@ static clv_code check_weights(const clv_session_config *c, size_t n, clv_err *er
                  "data.sampling: column needs a column of data.table.columns with as: weight");
 }
 
-/* Checks that a use which a record has once occurs once. n: columns before `s` with its use. */
+/* Refuses a second column with a use that only one column may have. n: columns before `s` with its
+ * use. */
 static clv_code check_repeated(const clv_session_config *c, const clv_column_spec *s, size_t n,
                                clv_err *err) {
   bool is_target = s->use == CLV_COLUMN_TARGET;

@@ -20,7 +20,7 @@ const clv_target_spec *clv_session_find_target(const clv_session_config *c, cons
   return NULL;
 }
 
-/* Checks that the keys of a target that are given go with its loss. */
+/* Checks the keys of a target: a key that is given must be one that the target's loss has. */
 static clv_code check_keys(const clv_session_config *c, const clv_target_spec *t, clv_err *err) {
   const struct {
     const char *name;
@@ -137,7 +137,7 @@ static clv_code check_sampling_target(const clv_session_config *c, clv_err *err)
       d->sampling_target);
 }
 
-/* Checks the other keys of the session: some do not go with several targets. */
+/* Checks the other keys of the session, some of which exclude several targets. */
 static clv_code check_rest_of_session(const clv_session_config *c, clv_err *err) {
   if (!(clv_format_row_of(c->data.format)->accepted_keys & CLV_KEY_TABLE))
     return fail_at(

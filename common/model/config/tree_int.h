@@ -24,7 +24,7 @@ typedef struct clv_yaml_node {
   clv_yaml_node_kind kind;
   bool is_plain; /* the scalar has no quotes, so it may be a number, true, false or null */
   clv_config_pos pos, key_pos;
-  char *key;  /* key of an entry of a mapping; NULL: not such an entry */
+  char *key;  /* key of an entry of a mapping; NULL: the node is no such entry */
   char *text; /* text of a scalar; NULL: the node is a list or mapping */
   size_t n, cap;
   struct clv_yaml_node **children; /* [n] entries of a list or mapping */

@@ -54,8 +54,8 @@ static clv_code check_cores(const clv_worker_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Checks that limits.lease is longer than limits.peer_timeout, so that a silent master that is not
- * yet given up still finds its session. */
+/* Checks that limits.lease is longer than limits.peer_timeout, so that the session still exists as
+ * long as its silent master is not given up. */
 static clv_code check_lease_and_timeout(const clv_worker_config *c, clv_err *err) {
   char lease[32], timeout[32];
   if (c->limits.lease_ms > c->limits.peer_timeout_ms) return CLV_OK;

@@ -169,7 +169,8 @@ static void *field_of_attr(clv_attrs *attrs, clv_attr_key key) {
 
 static void set_default(clv_attrs *attrs, const clv_attr_row *row) {
   void *field = field_of_attr(attrs, row->key);
-  /* a default of an integer is one; others, such as clamp's -FLT_MAX, have no such value */
+  /* only an integer default is converted to an integer, because a real one, such as clamp's
+   * -FLT_MAX, may not fit */
   bool is_real = keys[row->key].kind == KIND_REAL;
   int64_t int_default = is_real ? 0 : (int64_t)row->default_value;
   switch (keys[row->key].kind) {

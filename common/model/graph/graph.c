@@ -280,7 +280,7 @@ clv_code clv_graph_tie_param(clv_graph *g, int node, const char *owner, bool own
   return CLV_OK;
 }
 
-/* ---- batch sizes ----------------------------------------------------------------------------- */
+/* ---- batch sizes of a graph ------------------------------------------------------------------ */
 
 static clv_code infer_shapes_for_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS],
                                          clv_err *err) {

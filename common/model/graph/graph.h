@@ -26,7 +26,7 @@ extern "C" {
 
 enum { CLV_NAME_MAX = 64, CLV_MAX_NODES = 4096, CLV_MAX_INPUTS = 8, CLV_MAX_OUTPUTS = 8 };
 
-/* ---- attributes ------------------------------------------------------------------------------ */
+/* ---- attributes of ops ----------------------------------------------------------------------- */
 
 /* One attribute as read from a file or a message. Integers, pairs, booleans (0/1) and lists are in
  * `ints`. A real attribute is in `number`, or in ints[0] if it was written as an integer. A list of
@@ -66,7 +66,7 @@ clv_code clv_op_attr_check(clv_op op, const clv_attr_value *value, clv_err *err)
  * carry. Returns their number, at most `max`. */
 int clv_attrs_encode(clv_op op, const clv_attrs *attrs, clv_attr_value *ret_values, int max);
 
-/* ---- graph ----------------------------------------------------------------------------------- */
+/* ---- building a graph ------------------------------------------------------------------------ */
 
 typedef struct clv_node {
   clv_op op;
@@ -155,7 +155,7 @@ enum { CLV_GLUE_LAYER = 1 << 20 };
 clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
                          clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- several outputs (joined.c) -------------------------------------------------------------- */
+/* ---- graphs with several outputs (joined.c) -------------------------------------------------- */
 
 /* Makes the values of the nodes `outputs`, [n], the graph's output: one tensor [N, sum of widths],
  * with the values of each record concatenated in that order. CLV_INVALID: one of them is i64, or
@@ -245,14 +245,14 @@ typedef enum clv_parallel {
  * the value before it, or joins the values of all parts, in the order of the parts. */
 typedef struct clv_chain_segment {
   bool is_sharded;
-  clv_graph *part_graphs[CLV_MAX_IN]; /* owned; NULL: unused */
+  clv_graph *part_graphs[CLV_MAX_IN]; /* [part] graph of each part, owned; NULL: unused */
 } clv_chain_segment;
 
 /* A chain of layers that is divided into parts, for tensor parallelism: its segments, in order.
  * The last segment is never sharded. Parameters have the same names as in the chain. */
 typedef struct clv_divided_chain {
   uint32_t n_parts, n_segments;
-  clv_chain_segment *segments; /* [n_segments], owned */
+  clv_chain_segment *segments; /* [n_segments] segments of the chain, owned */
 } clv_divided_chain;
 
 /* Checks that a node of a chain can be divided as `how` says. CLV_INVALID: the node is no linear,
@@ -280,7 +280,7 @@ typedef struct clv_tensor_part {
  * `tensor`. */
 void clv_tensor_part_copy(const clv_tensor_part *p, void *tensor, void *part, bool into_tensor);
 
-/* ---- parameters ------------------------------------------------------------------------------ */
+/* ---- parameters of a graph ------------------------------------------------------------------- */
 
 typedef struct clv_param {
   char name[CLV_NAME_MAX + 24]; /* full name, such as "features.0.weight" */
@@ -354,7 +354,8 @@ void clv_params_freep(clv_params **p);
  * Kernels read bf16 weights directly, with f32 inputs. Call this function before
  * clv_params_fix_frozen. */
 void clv_params_convert_frozen_to_bf16(const clv_graph *g, clv_params *p);
-const clv_param *clv_params_find(const clv_params *p, const char *name); /* NULL: not found */
+/* returns NULL if there is none */
+const clv_param *clv_params_find(const clv_params *p, const char *name);
 
 /* Initialises all parameters as PyTorch's modules do by default. linear and conv2d: weight and
  * bias uniform in +-1/sqrt(fan_in) (kaiming_uniform with a = sqrt(5)); a linear with init_zero:
@@ -369,7 +370,7 @@ void clv_params_init(const clv_graph *g, const clv_params *p, void *block);
 clv_code clv_params_init_cancellable(const clv_cancel_hook *cancel_hook, const clv_graph *g,
                                      const clv_params *p, void *block, clv_err *err) CLV_USE_RESULT;
 
-/* ---- plan ------------------------------------------------------------------------------------ */
+/* ---- plans of modules ------------------------------------------------------------------------ */
 
 typedef struct clv_plan clv_plan;
 /* Memory for one forward and its backward: what forward saves for backward. The plan keeps a pool

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- buffers and steps ----------------------------------------------------------------------- */
+/* ---- adding buffers and steps to a plan ------------------------------------------------------ */
 
 static clv_code grow_array(void *array_pp, int n, int *cap, size_t item_bytes, clv_err *err) {
   void *old_array, *new_array;
@@ -224,8 +224,8 @@ static bool is_gradient_written(const clv_plan *p, const clv_param *q) {
   return p->options.training && q->trainable && !q->frozen && p->nodes[q->node].is_reachable;
 }
 
-/* Adds the range from *at to `start` to zeroed_ranges, if it is not empty. *at: in bytes, the end
- * of the last gradient found that a kernel writes; start: the begin of the next such gradient. */
+/* Adds the bytes of the gradient block from *at to `start` to p->zeroed_ranges, if there are any.
+ * *at: end of the last gradient so far that a kernel writes; start: begin of the next one. */
 static void add_zeroed_range(clv_plan *p, size_t *at, size_t start) {
   if (start > *at) p->zeroed_ranges[p->n_zeroed_ranges++] = (clv_plan_range){*at, start - *at};
 }

@@ -159,7 +159,7 @@ static clv_code add_input_gradient_copy(clv_plan *p, int node, clv_err *err) {
   p->bufs[din.buf].space = SPACE_DIN + q->input_index;
   if (q->grad_sum.buf >= 0) return clv_plan_convert_layout(p, node, q->grad_sum, din, err);
   clv_plan_step s =
-      /* reached if the output does not depend on this input */
+      /* this step is needed if the output does not depend on the input */
       clv_plan_make_bare_step(clv_plan_run_zero, "zero", node);
   s.dst = din.buf;
   s.n = p->input_bytes[q->input_index];

@@ -107,8 +107,9 @@ static clv_code prepare_kernel(clv_plan *p, int node, clv_err *err) {
   return CLV_OK;
 }
 
-/* Finds the layout in which all readers of a node's value compute, if all of them are convolutions,
- * whose layout does not depend on that of their input. *ret 0: there is no such layout. */
+/* Finds the layout in which all readers of a node's value compute. Only if all readers are
+ * convolutions: the layout of others depends on that of their input. *ret 0: there is no such
+ * layout. */
 static clv_code find_preferred_output_layout(clv_plan *p, int node, int *ret, clv_err *err) {
   const clv_graph *g = p->graph;
   int common_layout = 0, n_readers = g->output_node == node ? 2 : 0, n_agreeing = 0;

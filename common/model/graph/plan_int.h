@@ -75,7 +75,7 @@ typedef struct clv_plan_node {
   int n_src, src[CLV_MAX_IN];     /* nodes whose values the kernel reads */
   /* for an input node, its index among the graph's inputs; -1: not an input node */
   int input_index;
-  /* owned; NULL: the node has no kernel, or it is not prepared yet */
+  /* kernel of the node, owned by the plan; NULL: the node has none, or it is not prepared yet */
   clv_kernel *kernel;
   /* the plan has the steps that recompute the value in backward */
   bool has_recompute_steps;
@@ -132,7 +132,7 @@ struct clv_plan {
   const clv_backend *backend; /* options.backend, or the reference backend for f64 */
   clv_graph *graph;
   clv_params *params;
-  clv_plan_node *nodes; /* [graph->n_nodes] */
+  clv_plan_node *nodes; /* [graph->n_nodes] steps and buffers of each node of the graph */
   clv_plan_buf *bufs;
   int n_bufs, cap_bufs;
   clv_plan_step *steps;
@@ -223,7 +223,7 @@ bool clv_plan_has_weight_grad_step(const clv_plan *p, int node);
 /* Returns CLV_SAVE_* flags: which values of forward the backward steps of `node` read. */
 unsigned clv_plan_saved_values_read(const clv_plan *p, int node);
 
-/* ---- writing steps (plan.c) ------------------------------------------------------------------ */
+/* ---- writing the steps of a plan (plan.c) ---------------------------------------------------- */
 
 clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret,
                           clv_err *err) CLV_USE_RESULT;
@@ -300,7 +300,7 @@ clv_code clv_plan_add_forward_steps(clv_plan *p, clv_err *err) CLV_USE_RESULT;
 clv_code clv_plan_add_backward_steps(clv_plan *p, clv_err *err) CLV_USE_RESULT;
 clv_code clv_plan_place_bufs(clv_plan *p, clv_err *err) CLV_USE_RESULT;
 
-/* ---- running steps (plan_run.c) -------------------------------------------------------------- */
+/* ---- running the steps of a plan (plan_run.c) ------------------------------------------------ */
 
 clv_plan_step_fn clv_plan_run_forward, clv_plan_run_backward_input, clv_plan_run_backward_weight,
     clv_plan_run_recompute, clv_plan_run_reorder, clv_plan_run_copy, clv_plan_run_add,

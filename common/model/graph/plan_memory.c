@@ -56,8 +56,8 @@ static void share_gradient_memory(clv_plan *p, int at) {
   }
 }
 
-/* If step `at` copies a value to the caller's memory and no step of another phase uses the value,
- * lets the value be computed in the caller's memory, and drops the copy step. */
+/* Drops step `at` if it copies a value to the caller's memory: the value is then computed there
+ * directly. Does nothing if a step of another phase uses the value. */
 static void compute_in_caller_memory(clv_plan *p, int at) {
   clv_plan_step *s = &p->steps[at];
   if (s->run != clv_plan_run_copy) return;
@@ -86,7 +86,7 @@ static clv_code add_input_copies(clv_plan *p, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- placing buffers ------------------------------------------------------------------------- */
+/* ---- placing buffers in memory --------------------------------------------------------------- */
 
 static int compare_by_size(const void *a, const void *b) {
   const clv_plan_buf *x = *(clv_plan_buf *const *)a, *y = *(clv_plan_buf *const *)b;

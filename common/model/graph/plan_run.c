@@ -229,8 +229,8 @@ static clv_record_key recorder_key(const clv_plan *p, const clv_plan_frame *f, i
   return key;
 }
 
-/* Runs the steps of a phase. A recorder, if the plan has one, records the device work of the phase
- * (as a CUDA graph) and replays it in one call from then on, unless steps are being timed. */
+/* Runs the steps of a phase. If the plan has a recorder and steps are not being timed, the recorder
+ * records the device work of the phase (as a CUDA graph), and later replays it in one call. */
 static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_err *err) {
   phase_run r = {p, f, phase};
   p->backend->set_threads(p->options.threads);
@@ -283,7 +283,7 @@ void clv_plan_call_put(clv_plan *p, clv_call *c) {
   p->free_calls = c;
 }
 
-/* ---- running phases -------------------------------------------------------------------------- */
+/* ---- running the phases of a plan ------------------------------------------------------------ */
 
 static clv_plan_frame make_frame(const clv_plan *p, const clv_call *c, void *param_block) {
   clv_plan_frame f = {.params = param_block, .rng_key = c->rng_key};

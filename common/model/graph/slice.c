@@ -3,9 +3,9 @@
  * clv_graph_slice: cutting consecutive layers out of a graph. One tensor crosses each cut. If
  * several values cross, that tensor is their concatenation, a row for each record: the layers
  * before the cut end with a concat, and those behind it begin with slices. A value that later
- * layers need passes through the layers in between. So its gradient arrives as the sum of all later
- * readers' gradients, to which those of these layers are added in the order of the uncut graph: the
- * bits are the same.
+ * layers need passes through the layers in between. So its gradient arrives as the sum of the
+ * gradients of all later readers, and readers in these layers add theirs in the order of the uncut
+ * graph. Therefore the bits are the same.
  */
 #include "common/model/graph/graph_int.h"
 

@@ -20,7 +20,7 @@ enum {
 };
 
 /* Reads the family from model_type, wherever in the file it is. */
-static clv_code find_family(hf_text *r, clv_err *err) {
+static clv_code find_family(hf_config_reader *r, clv_err *err) {
   static const hf_row type_row = {.key = "model_type"};
   bool more = true, found = false;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
@@ -40,7 +40,7 @@ static clv_code find_family(hf_text *r, clv_err *err) {
 }
 
 /* Refuses ignored keys that the table has, because they are not skipped. */
-static clv_code check_ignored(const hf_text *r, const hf_table *t, clv_err *err) {
+static clv_code check_ignored(const hf_config_reader *r, const hf_table *t, clv_err *err) {
   for (size_t i = 0; r->ignored && i < r->ignored->n; i++) {
     const char *name = r->ignored->names[i];
     if (clv_hf_find_row(t, name, strlen(name)) >= 0)
@@ -79,8 +79,8 @@ static bool has_seen_key(const hf_table *t, const bool seen[HF_MAX_ROWS], const 
   return false;
 }
 
-static clv_code check_required(const hf_text *r, const hf_table *t, const bool seen[HF_MAX_ROWS],
-                               clv_err *err) {
+static clv_code check_required(const hf_config_reader *r, const hf_table *t,
+                               const bool seen[HF_MAX_ROWS], clv_err *err) {
   for (size_t i = 0; i < t->n; i++)
     if (t->rows[i].is_required && t->rows[i].families & t->family &&
         !has_seen_key(t, seen, t->rows[i].key))
@@ -89,7 +89,7 @@ static clv_code check_required(const hf_text *r, const hf_table *t, const bool s
   return CLV_OK;
 }
 
-/* ---- checks across keys ---------------------------------------------------------------------- */
+/* ---- checks that concern several keys -------------------------------------------------------- */
 
 static clv_code check_heads(const clv_hf_config *c, const char *label, clv_err *err) {
   int64_t kv = c->n_kv_heads ? c->n_kv_heads : c->n_heads;
@@ -121,7 +121,7 @@ static clv_code check_sizes(const clv_hf_config *c, const char *label, clv_err *
 /* Applies keys that override other keys, wherever they are in the file, as transformers 5 does:
  * num_labels overrides the size of id2label, and rope_scaling and rope_parameters override
  * rope_theta. */
-static clv_code apply_overriding_keys(hf_text *r, clv_err *err) {
+static clv_code apply_overriding_keys(hf_config_reader *r, clv_err *err) {
   if (r->num_labels) r->c->labels = r->num_labels;
   return clv_hf_apply_rope(r, err);
 }
@@ -145,10 +145,10 @@ static void derive_fields(clv_hf_config *c) {
 clv_code clv_hf_config_parse(const char *label, const char *text, size_t len,
                              const clv_json_keys *ignored, clv_hf_config *ret, clv_err *err) {
   clv_hf_config c = {.padding_token = -1};
-  hf_text r = {.j = {.label = label, .text = text, .len = len},
-               .c = &c,
-               .ignored = ignored,
-               .target_struct = &c};
+  hf_config_reader r = {.j = {.label = label, .text = text, .len = len},
+                        .c = &c,
+                        .ignored = ignored,
+                        .target_struct = &c};
   bool seen[HF_MAX_ROWS] = {0};
   CLV_TRY(find_family(&r, err));
   hf_table keys = clv_hf_key_table(1u << c.family);

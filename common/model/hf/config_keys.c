@@ -21,10 +21,10 @@ enum {
   QWEN2 = 1u << CLV_HF_QWEN2,
   QWEN3 = 1u << CLV_HF_QWEN3,
   PHI3 = 1u << CLV_HF_PHI3,
-  ENCODERS = BERT | ROBERTAS | LAYOUTLM, /* with the names of BERT's keys */
+  ENCODERS = BERT | ROBERTAS | LAYOUTLM, /* families whose keys have the names of BERT's keys */
   DECODERS = LLAMA | MISTRAL | QWEN2 | QWEN3 | PHI3,
   ALL = (1u << CLV_HF_FAMILIES) - 1,
-  OLD_NAMES = DISTILBERT | GPT2 /* with names of their own for sizes */
+  OLD_NAMES = DISTILBERT | GPT2 /* families with names of their own for the keys of sizes */
 };
 
 #define AT(member) offsetof(clv_hf_config, member)
@@ -171,9 +171,9 @@ static const hf_row rows[] = {
     {.key = "rope_theta", .families = DECODERS, .read = clv_hf_read_real, .offset = AT(rope_base),
      .low = 1, .high = 1e12, .default_value = 10000},
     {.key = "rope_parameters", .families = DECODERS, .is_rope = true,
-     .offset = offsetof(hf_text, rope_parameters), .reason = "its keys are below"},
+     .offset = offsetof(hf_config_reader, rope_parameters), .reason = "its keys are below"},
     {.key = "rope_scaling", .families = DECODERS, .is_rope = true,
-     .offset = offsetof(hf_text, rope_scaling),
+     .offset = offsetof(hf_config_reader, rope_scaling),
      .reason = "replaces rope_parameters unless it is empty"},
     {.key = "sliding_window", .families = MISTRAL, .read = clv_hf_read_window, .offset = AT(window),
      .low = 1, .high = MOST_ROWS, .default_value = 4096,
@@ -253,10 +253,10 @@ hf_table clv_hf_key_table(unsigned family) { return (hf_table){rows, CLV_COUNT(r
 
 /* ---- descriptions of the keys, for documents ------------------------------------------------- */
 
-/* Returns the words for what becomes of a value that the row reads. */
+/* Returns the words for documents that say how a value of the row is treated. */
 static const char *outcome_of(const hf_row *at) {
   static const struct {
-    clv_code (*read)(hf_text *r, const hf_row *at, clv_err *err);
+    clv_code (*read)(hf_config_reader *r, const hf_row *at, clv_err *err);
     const char *outcome;
   } outcomes[] = {{clv_hf_skip, "harmless"},
                   {clv_hf_require_false, "refused unless false"},

@@ -26,7 +26,7 @@ int clv_hf_find_row(const hf_table *t, const char *key, size_t len) {
 }
 
 /* True if the JSON object at the reader's present position is not empty. */
-static bool has_any_key(const hf_text *r) {
+static bool has_any_key(const hf_config_reader *r) {
   clv_json from = r->j;
   bool more = false;
   clv_err unused_err;
@@ -34,7 +34,7 @@ static bool has_any_key(const hf_text *r) {
          clv_json_next(&from, CLV_JSON_OBJECT, 0, &more, &unused_err) == CLV_OK && more;
 }
 
-static clv_code read_rope(hf_text *r, const hf_row *at, clv_err *err) {
+static clv_code read_rope(hf_config_reader *r, const hf_row *at, clv_err *err) {
   bool seen[HF_MAX_ROWS] = {0};
   hf_rope *rope = (hf_rope *)(void *)((char *)r + at->offset);
   void *other_value = r->target_struct;
@@ -52,8 +52,8 @@ static clv_code read_rope(hf_text *r, const hf_row *at, clv_err *err) {
 
 /* Reads the value of the key in row i. If the file has the key and its second name, their values
  * must be equal. */
-static clv_code read_row_value(hf_text *r, const hf_table *t, int i, const bool seen[HF_MAX_ROWS],
-                               clv_err *err) {
+static clv_code read_row_value(hf_config_reader *r, const hf_table *t, int i,
+                               const bool seen[HF_MAX_ROWS], clv_err *err) {
   const hf_row *at = &t->rows[i], *other = NULL;
   size_t from = clv_hf_skip_to_value(r);
   for (size_t k = 0; k < t->n; k++) {
@@ -75,8 +75,8 @@ static clv_code read_row_value(hf_text *r, const hf_table *t, int i, const bool 
                        (long long)*field, other->key, (long long)other_value);
 }
 
-static clv_code refuse_or_skip_key(hf_text *r, const hf_table *t, size_t from, const clv_bytes *key,
-                                   clv_err *err) {
+static clv_code refuse_or_skip_key(hf_config_reader *r, const hf_table *t, size_t from,
+                                   const clv_bytes *key, clv_err *err) {
   const char *name = key->len ? key->data : "";
   if (clv_json_keys_have(r->ignored, name, key->len)) return clv_json_skip(&r->j, err);
   return clv_json_fail(&r->j, from, err,
@@ -86,7 +86,8 @@ static clv_code refuse_or_skip_key(hf_text *r, const hf_table *t, size_t from, c
 }
 
 /* Reads one `key: value` of a JSON object. */
-static clv_code read_member(hf_text *r, const hf_table *t, bool seen[HF_MAX_ROWS], clv_err *err) {
+static clv_code read_member(hf_config_reader *r, const hf_table *t, bool seen[HF_MAX_ROWS],
+                            clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
   size_t from = clv_hf_skip_to_value(r);
   CLV_TRY(clv_json_read_key(&r->j, &key, err));
@@ -99,7 +100,8 @@ static clv_code read_member(hf_text *r, const hf_table *t, bool seen[HF_MAX_ROWS
   return CLV_OK;
 }
 
-clv_code clv_hf_read_object(hf_text *r, const hf_table *t, bool seen[HF_MAX_ROWS], clv_err *err) {
+clv_code clv_hf_read_object(hf_config_reader *r, const hf_table *t, bool seen[HF_MAX_ROWS],
+                            clv_err *err) {
   bool more = true;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
   for (size_t k = 0; more; k++) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys of rope_parameters and rope_scaling, which say how positions turn the heads.
+ * Keys of rope_parameters and rope_scaling, which say by which angles rotary positions turn queries
+ * and keys.
  */
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static const hf_refusal refused_kinds[] = {
     {"mrope", "a position is one number: take a model without images"},
 };
 
-static clv_code read_kind(hf_text *r, const hf_row *at, clv_err *err) {
+static clv_code read_kind(hf_config_reader *r, const hf_row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char known[96] = "";
   size_t from = clv_hf_skip_to_value(r), used = 0;
@@ -82,14 +83,14 @@ hf_table clv_hf_rope_table(void) {
 }
 
 /* Fails if `number`, the value of `key` that rotary positions of this kind need, is not given. */
-static clv_code check_given(const hf_text *r, double number, const char *key, const char *kind,
-                            clv_err *err) {
+static clv_code check_given(const hf_config_reader *r, double number, const char *key,
+                            const char *kind, clv_err *err) {
   if (number > 0) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%.200s: the key %s is missing, which rope_type %s needs",
                   r->j.label, key, kind);
 }
 
-clv_code clv_hf_apply_rope(hf_text *r, clv_err *err) {
+clv_code clv_hf_apply_rope(hf_config_reader *r, clv_err *err) {
   const hf_rope *from = r->rope_scaling.is_given ? &r->rope_scaling : &r->rope_parameters;
   clv_hf_rope rope = from->scale;
   if (!from->is_given) return CLV_OK;

@@ -9,12 +9,12 @@
 
 /* ---- readers of values ----------------------------------------------------------------------- */
 
-static void *address_of_field(const hf_text *r, const hf_row *at) {
+static void *address_of_field(const hf_config_reader *r, const hf_row *at) {
   return (char *)r->target_struct + at->offset;
 }
 
 /* Skips white space and returns the offset of the next value in the text. */
-size_t clv_hf_skip_to_value(hf_text *r) {
+size_t clv_hf_skip_to_value(hf_config_reader *r) {
   clv_json_kind kind;
   clv_err err;
   clv_code code = clv_json_peek(&r->j, &kind, &err); /* only to step over white space */
@@ -22,7 +22,7 @@ size_t clv_hf_skip_to_value(hf_text *r) {
   return r->j.at;
 }
 
-clv_code clv_hf_expect_kind(hf_text *r, clv_json_kind kind, clv_err *err) {
+clv_code clv_hf_expect_kind(hf_config_reader *r, clv_json_kind kind, clv_err *err) {
   static const char *const nouns[] = {
       [CLV_JSON_NULL] = "null",        [CLV_JSON_BOOL] = "true or false",
       [CLV_JSON_NUMERAL] = "a number", [CLV_JSON_TEXT] = "a text",
@@ -35,7 +35,7 @@ clv_code clv_hf_expect_kind(hf_text *r, clv_json_kind kind, clv_err *err) {
                                        r->key, nouns[found], nouns[kind]);
 }
 
-clv_code clv_hf_fail_unknown(const hf_text *r, size_t from, const clv_bytes *value,
+clv_code clv_hf_fail_unknown(const hf_config_reader *r, size_t from, const clv_bytes *value,
                              const hf_refusal *refusals, size_t n, const char *known,
                              clv_err *err) {
   const char *text = value->len ? value->data : "";
@@ -47,7 +47,7 @@ clv_code clv_hf_fail_unknown(const hf_text *r, size_t from, const clv_bytes *val
                        known);
 }
 
-clv_code clv_hf_read_integer(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_integer(hf_config_reader *r, const hf_row *at, clv_err *err) {
   size_t from = clv_hf_skip_to_value(r);
   clv_err why;
   if (clv_json_read_integer(&r->j, (int64_t)at->low, (int64_t)at->high, address_of_field(r, at),
@@ -58,11 +58,11 @@ clv_code clv_hf_read_integer(hf_text *r, const hf_row *at, clv_err *err) {
 }
 
 /* Reads a whole number; null keeps the default. */
-clv_code clv_hf_read_integer_or_null(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_integer_or_null(hf_config_reader *r, const hf_row *at, clv_err *err) {
   return clv_json_skip_null(&r->j) ? CLV_OK : clv_hf_read_integer(r, at, err);
 }
 
-clv_code clv_hf_read_window(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_window(hf_config_reader *r, const hf_row *at, clv_err *err) {
   if (!clv_json_skip_null(&r->j)) return clv_hf_read_integer(r, at, err);
   *(int64_t *)address_of_field(r, at) = 0;
   return CLV_OK;
@@ -70,7 +70,7 @@ clv_code clv_hf_read_window(hf_text *r, const hf_row *at, clv_err *err) {
 
 /* Reads pad_token_id. A negative number is not a token, but names a row of the token table, counted
  * from the table's end. */
-clv_code clv_hf_read_padding(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_padding(hf_config_reader *r, const hf_row *at, clv_err *err) {
   int64_t *to = address_of_field(r, at);
   if (clv_json_skip_null(&r->j)) {
     *to = -1;
@@ -81,10 +81,10 @@ clv_code clv_hf_read_padding(hf_text *r, const hf_row *at, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_hf_read_num_labels(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_num_labels(hf_config_reader *r, const hf_row *at, clv_err *err) {
   hf_row into = *at;
   void *before = r->target_struct;
-  into.offset = offsetof(hf_text, num_labels);
+  into.offset = offsetof(hf_config_reader, num_labels);
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   r->target_struct = r;
   clv_code code = clv_hf_read_integer(r, &into, err);
@@ -92,7 +92,7 @@ clv_code clv_hf_read_num_labels(hf_text *r, const hf_row *at, clv_err *err) {
   return code;
 }
 
-clv_code clv_hf_read_real(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_real(hf_config_reader *r, const hf_row *at, clv_err *err) {
   size_t from = clv_hf_skip_to_value(r);
   clv_err why;
   double *to = address_of_field(r, at);
@@ -101,17 +101,17 @@ clv_code clv_hf_read_real(hf_text *r, const hf_row *at, clv_err *err) {
   return clv_json_fail(&r->j, from, err, "%s is a number from %g to %g", r->key, at->low, at->high);
 }
 
-clv_code clv_hf_read_real_or_null(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_real_or_null(hf_config_reader *r, const hf_row *at, clv_err *err) {
   return clv_json_skip_null(&r->j) ? CLV_OK : clv_hf_read_real(r, at, err);
 }
 
-clv_code clv_hf_read_bool(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_bool(hf_config_reader *r, const hf_row *at, clv_err *err) {
   CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_BOOL, err));
   return clv_json_read_bool(&r->j, address_of_field(r, at), err);
 }
 
 /* Reads null, a number for all channels, or a list of a number for each. */
-clv_code clv_hf_read_channels(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_channels(hf_config_reader *r, const hf_row *at, clv_err *err) {
   clv_hf_channels *to = (void *)((char *)r->target_struct + at->offset);
   clv_json_kind kind;
   size_t from = clv_hf_skip_to_value(r);
@@ -133,7 +133,7 @@ clv_code clv_hf_read_channels(hf_text *r, const hf_row *at, clv_err *err) {
   }
 }
 
-clv_code clv_hf_read_bool_or_null(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_bool_or_null(hf_config_reader *r, const hf_row *at, clv_err *err) {
   return clv_json_skip_null(&r->j) ? CLV_OK : clv_hf_read_bool(r, at, err);
 }
 
@@ -150,7 +150,7 @@ static const struct {
                    {"tanh", CLV_OP_TANH},
                    {"sigmoid", CLV_OP_SIGMOID}};
 
-clv_code clv_hf_read_activation(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_activation(hf_config_reader *r, const hf_row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char known[160] = "";
   size_t from = clv_hf_skip_to_value(r), used = 0;
@@ -168,7 +168,7 @@ clv_code clv_hf_read_activation(hf_text *r, const hf_row *at, clv_err *err) {
 }
 
 /* Reads id2label: stores its number of entries, which is the number of classes. */
-clv_code clv_hf_read_labels(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_labels(hf_config_reader *r, const hf_row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
   size_t from = clv_hf_skip_to_value(r);
   int64_t n = 0;
@@ -217,7 +217,7 @@ static const hf_refusal refused_families[] = {
     {"gpt_neox", "it turns a part of each head, and adds both halves of a block: take llama"},
 };
 
-clv_code clv_hf_read_family(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_family(hf_config_reader *r, const hf_row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char known[160] = "";
   size_t from = clv_hf_skip_to_value(r), used = 0;
@@ -238,32 +238,32 @@ clv_code clv_hf_read_family(hf_text *r, const hf_row *at, clv_err *err) {
 
 /* ---- keys that are refused ------------------------------------------------------------------- */
 
-static clv_code fail_refused(hf_text *r, size_t from, const hf_row *at, const char *found,
+static clv_code fail_refused(hf_config_reader *r, size_t from, const hf_row *at, const char *found,
                              clv_err *err) {
   return clv_json_fail(&r->j, from, err, "%s is %s: %s", r->key, found, at->reason);
 }
 
-static clv_code require_bool(hf_text *r, const hf_row *at, bool wanted, clv_err *err) {
+static clv_code require_bool(hf_config_reader *r, const hf_row *at, bool wanted, clv_err *err) {
   size_t from = clv_hf_skip_to_value(r);
   bool found;
   CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_BOOL, err));
   CLV_TRY(clv_json_read_bool(&r->j, &found, err));
   return found == wanted ? CLV_OK : fail_refused(r, from, at, found ? "true" : "false", err);
 }
-clv_code clv_hf_require_false(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_require_false(hf_config_reader *r, const hf_row *at, clv_err *err) {
   return require_bool(r, at, false, err);
 }
-clv_code clv_hf_require_true(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_require_true(hf_config_reader *r, const hf_row *at, clv_err *err) {
   return require_bool(r, at, true, err);
 }
 
-clv_code clv_hf_require_null(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_require_null(hf_config_reader *r, const hf_row *at, clv_err *err) {
   size_t from = clv_hf_skip_to_value(r);
   return clv_json_skip_null(&r->j) ? CLV_OK : fail_refused(r, from, at, "given", err);
 }
 
 /* Accepts only null and {}. */
-clv_code clv_hf_require_empty(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_require_empty(hf_config_reader *r, const hf_row *at, clv_err *err) {
   size_t from = clv_hf_skip_to_value(r);
   bool more;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
@@ -274,7 +274,7 @@ clv_code clv_hf_require_empty(hf_text *r, const hf_row *at, clv_err *err) {
 }
 
 /* Accepts only null and the row's word. */
-clv_code clv_hf_require_word(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_require_word(hf_config_reader *r, const hf_row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t from = clv_hf_skip_to_value(r), len = strlen(at->word);
   if (clv_json_skip_null(&r->j)) return CLV_OK;
@@ -286,7 +286,7 @@ clv_code clv_hf_require_word(hf_text *r, const hf_row *at, clv_err *err) {
 }
 
 /* Accepts only null and a list of texts that clv_hf_require_word accepts. */
-clv_code clv_hf_require_words(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_require_words(hf_config_reader *r, const hf_row *at, clv_err *err) {
   bool more = true;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_hf_expect_kind(r, CLV_JSON_LIST, err));
@@ -299,7 +299,7 @@ clv_code clv_hf_require_words(hf_text *r, const hf_row *at, clv_err *err) {
 }
 
 /* Accepts only null and the number 1. */
-clv_code clv_hf_require_one(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_require_one(hf_config_reader *r, const hf_row *at, clv_err *err) {
   size_t from = clv_hf_skip_to_value(r);
   double found = 1;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
@@ -308,11 +308,11 @@ clv_code clv_hf_require_one(hf_text *r, const hf_row *at, clv_err *err) {
   return found == 1 ? CLV_OK : fail_refused(r, from, at, "not 1", err);
 }
 
-clv_code clv_hf_skip(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_skip(hf_config_reader *r, const hf_row *at, clv_err *err) {
   (void)at;
   return clv_json_skip(&r->j, err);
 }
 
-clv_code clv_hf_read_elsewhere(hf_text *r, const hf_row *at, clv_err *err) {
+clv_code clv_hf_read_elsewhere(hf_config_reader *r, const hf_row *at, clv_err *err) {
   return clv_hf_skip(r, at, err);
 }

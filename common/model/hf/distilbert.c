@@ -4,8 +4,8 @@
  *
  *   a = LN(h + O attention(Q h, K h, V h)),   h' = LN(a + dropout(F act(G a)))
  *
- * Dropout stands where transformers has it: none behind attention. The head for sequences is
- * classifier(dropout(relu(pre_classifier(first position)))).
+ * Dropout is applied where transformers applies it, so not behind attention. The head for sequences
+ * is classifier(dropout(relu(pre_classifier(first position)))).
  */
 #include "common/model/hf/hf_int.h"
 

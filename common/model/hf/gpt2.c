@@ -5,8 +5,8 @@
  *
  *   a = h + dropout(P attention(QKV LN(h))),   h' = a + dropout(C act(F LN(a)))
  *
- * Its files store the weights of projections as [in, out]. Queries, keys and values come from one
- * projection.
+ * Weight files of GPT-2 store the weights of projections as [in, out]. Queries, keys and values
+ * come from one projection.
  */
 #include <math.h>
 

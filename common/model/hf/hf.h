@@ -52,8 +52,9 @@ typedef enum clv_hf_head {
   CLV_HF_HEADS
 } clv_hf_head;
 
-/* Kinds of rotary positions: the values of rope_type. With f = base^(-2 d / width) for pair d of a
- * head and L positions of training, a position t turns the pair by t times
+/* Kinds of rotary positions: the values of rope_type. Position t turns pair d of a head by t times
+ * the number below. There f = base^(-2 d / width), and L is the number of positions in the earlier
+ * training.
  *
  *   default  f
  *   linear   f / factor
@@ -79,11 +80,11 @@ typedef struct clv_hf_rope {
 /* Contents of a config.json. Fields for keys that the family does not have are 0 or false. */
 typedef struct clv_hf_config {
   clv_hf_family family;
-  /* n_kv_heads 0: as many as heads */
+  /* numbers that the config gives; n_kv_heads 0: as many as n_heads */
   int64_t vocabulary, hidden_size, n_layers, n_heads, n_kv_heads, inner_size;
   /* width of an attention head; 0: hidden / heads */
   int64_t head_width;
-  /* numbers of rows of the embedding tables */
+  /* numbers of rows in the embedding tables of positions, token types and box coordinates */
   int64_t max_positions, n_token_types, max_box_positions;
   /* id of the padding token; -1: the config has none; -2: the config has a negative id, which no
    * token has, so that the last row of the token table is the padding row (see padding_row) */
@@ -95,7 +96,8 @@ typedef struct clv_hf_config {
   /* eps of norms; standard deviation of initial weights; base of rotary positions */
   double eps, init_deviation, rope_base;
   clv_hf_rope rope;
-  /* positions that a position sees, itself included, as sliding_window says; 0: all before it */
+  /* number of positions to which a position attends, itself included (sliding_window); 0: all
+   * before it */
   int64_t window;
   clv_op activation;
   bool is_head_tied; /* the token table is also the weight of the head */
@@ -121,9 +123,10 @@ typedef enum clv_hf_other_file {
   CLV_HF_OTHER_FILES
 } clv_hf_other_file;
 
-/* Numbers of a file, one for each channel of pictures; one alone is for all. */
+/* Numbers in a preprocessor_config.json, one for each channel of pictures. A single number is for
+ * all channels. */
 typedef struct clv_hf_channels {
-  size_t n; /* 0: not given */
+  size_t n; /* number of values; 0: not given */
   double at[16];
 } clv_hf_channels;
 
@@ -138,27 +141,28 @@ typedef struct clv_hf_pictures {
 
 const char *clv_hf_other_file_name(clv_hf_other_file file);
 /* Checks that each key of the text is known and has a value that changes nothing, or is in
- * `ignored`. ret: of a preprocessor_config.json; NULL: not wanted. CLV_INVALID: the text is
- * `label:line:column: text`. */
+ * `ignored`. ret: receives the formula of a preprocessor_config.json; NULL: not wanted.
+ * CLV_INVALID: the text is `label:line:column: text`. */
 clv_code clv_hf_other_file_parse(clv_hf_other_file file, const char *label, const char *text,
                                  size_t len, const clv_json_keys *ignored, clv_hf_pictures *ret,
                                  clv_err *err) CLV_USE_RESULT;
 /* Reads FOLDER/preprocessor_config.json, if there is one. */
 clv_code clv_hf_pictures_read(const char *folder, const clv_json_keys *ignored,
                               clv_hf_pictures *ret, clv_err *err) CLV_USE_RESULT;
-/* Reads and checks these files of a folder, as far as it has them. CLV_EXHAUSTED: one is larger
- * than 1 MiB. */
+/* Reads and checks those files of clv_hf_other_file that the folder has. CLV_EXHAUSTED: one is
+ * larger than 1 MiB. */
 clv_code clv_hf_check_other_files(const char *folder, const clv_json_keys *ignored,
                                   clv_err *err) CLV_USE_RESULT;
 
 /* A row of the table of keys of config.json, for documents. Texts are static. */
 typedef struct clv_hf_key {
-  const char *names;       /* the keys, with a blank between two */
-  unsigned families;       /* bit 1 << f of each clv_hf_family f that has them; 0: all */
-  const char *outcome;     /* "done", "harmless", "refused unless null" and such */
-  const char *word;        /* the only value accepted, after "refused unless"; NULL: none */
-  const char *reason;      /* why, or a remark; NULL: none */
-  const char *primary_key; /* of a second name the first one; NULL: it is the first */
+  const char *names;   /* names of the key, with a blank between two */
+  unsigned families;   /* bit 1 << f of each clv_hf_family f that has them; 0: all */
+  const char *outcome; /* "done", "harmless", "refused unless null" and such */
+  const char *word;    /* the only value accepted, after "refused unless"; NULL: none */
+  const char *reason;  /* why a value is refused or skipped, or a remark; NULL: none */
+  /* primary name, if `names` is the second name of a key; NULL: it is the primary name */
+  const char *primary_key;
 } clv_hf_key;
 /* Returns false if the table has fewer than i + 1 rows. */
 bool clv_hf_describe_key(size_t i, clv_hf_key *ret);
@@ -174,7 +178,7 @@ clv_code clv_hf_config_read_text(const char *folder, clv_bytes *ret_path, clv_by
 /* Names of the classes, in the order of their numbers. */
 typedef struct clv_hf_labels {
   char **names; /* [n], owned; no entry is NULL */
-  size_t n;     /* 0: the config names no classes */
+  size_t n;     /* number of classes; 0: the config names none */
 } clv_hf_labels;
 
 void clv_hf_labels_clear(clv_hf_labels *l);
@@ -200,8 +204,8 @@ const char *clv_hf_class_name(clv_hf_family family, clv_hf_head head);
 bool clv_hf_takes_tokens(const clv_hf_config *c);
 /* True if the model reads a box for each token. */
 bool clv_hf_takes_boxes(const clv_hf_config *c);
-/* True if the position of a token counts only tokens before it that are no padding, and the first
- * one has the number of the padding token and 1, as in RoBERTa. */
+/* True if positions are numbered as in RoBERTa: only tokens that are no padding count, and the
+ * first of them has the number of the padding token plus 1. */
 bool clv_hf_numbers_from_padding(clv_hf_family family);
 /* True if attention is causal: a position attends only to itself and to earlier positions. */
 bool clv_hf_is_decoder(const clv_hf_config *c);

@@ -95,7 +95,8 @@ clv_code clv_hf_add_token_embedding(hf_builder *b, const char *name, int *x,
 clv_code clv_hf_add_lm_head(hf_builder *b, const char *name, bool bias, int *x,
                             clv_err *err) CLV_USE_RESULT;
 
-/* Add all nodes of a family, from the inputs to the head's output. */
+/* Each of these functions adds all nodes of a model of its family, from the inputs to the output of
+ * the head. */
 clv_code clv_hf_add_encoder(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_add_distilbert(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_add_vit(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;

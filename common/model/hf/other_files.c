@@ -12,7 +12,7 @@ clv_code clv_hf_other_file_parse(clv_hf_other_file file, const char *label, cons
                                  clv_err *err) {
   clv_hf_pictures found = {
       .is_given = true, .is_normalized = true, .is_scaled = true, .factor = 1 / 255.0};
-  hf_text r = {
+  hf_config_reader r = {
       .j = {.label = label, .text = text, .len = len}, .ignored = ignored, .target_struct = &found};
   hf_table table = clv_hf_other_table(file);
   bool seen[HF_MAX_ROWS] = {0};

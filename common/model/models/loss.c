@@ -94,7 +94,7 @@ static clv_attr_value class_weights_value(const clv_number_list *weight,
   return (clv_attr_value){.key = CLV_ATTR_CLASS_WEIGHTS, .n_numbers = n, .numbers = memory};
 }
 
-/* ---- several targets per record -------------------------------------------------------------- */
+/* ---- losses of several targets per record ---------------------------------------------------- */
 
 /* Adds a node with a name that no other node has: "loss" and the index of the node. */
 static clv_code add_node(clv_graph *g, const char *op_name, const clv_attr_value *values, int n,
@@ -185,15 +185,15 @@ size_t clv_targets_number_width(const clv_session_config *c) {
   return n;
 }
 
-/* Output that replaces that of a record without a label, if the factor of the batch is 1. With the
- * label 0, loss and gradient of this output are 0: exp and sigmoid of it are 0 in f64, too. Other
- * losses have that at 0. */
+/* Returns the output that replaces the output of a record without a label, if the factor is 1. With
+ * label 0, loss and gradient at this output are 0, also in f64: at -1000 for losses with exp or
+ * sigmoid, at 0 for the others. */
 static double find_harmless_output(clv_loss_kind kind) {
   return kind == CLV_LOSS_BCE_WITH_LOGITS || kind == CLV_LOSS_POISSON ? -1000 : 0;
 }
 
-/* Adds the outputs x of a target with those of records without a label replaced. is_labelled: node
- * [N, 1] of 0 and 1; factor: node [N, 1] of numbers from 1 on. */
+/* Adds the nodes that replace, among the outputs x of a target, those of records without a label by
+ * harmless ones. is_labelled: node [N, 1] of 0 and 1; factor: node [N, 1] of numbers from 1 on. */
 static clv_code add_harmless_outputs(clv_graph *g, const clv_target_spec *s, int x, int is_labelled,
                                      int factor, int *ret, clv_err *err) {
   const clv_attr_value harmless = {
@@ -205,9 +205,9 @@ static clv_code add_harmless_outputs(clv_graph *g, const clv_target_spec *s, int
   return add_node(g, "where", NULL, 0, in, 3, ret, err);
 }
 
-/* Adds the loss of a target, without its loss_weight: the sum over the records of a micro-batch
- * that have a label, divided so that the mean over the micro-batches is the mean, by the weights of
- * the classes, over the labelled records of the batch. numbers: node of the f32 input; mask: its
+/* Adds the loss of a target, without its loss_weight: over the records of a micro-batch that have a
+ * label. It is scaled so that its mean over the micro-batches is the mean over the labelled records
+ * of the batch, weighted by the weights of their classes. numbers: node of the f32 input; mask: its
  * first column for this target (see clv_target_inputs). */
 static clv_code add_masked_loss(clv_graph *g, const clv_target_spec *s, int x, int t, int numbers,
                                 size_t mask, int *ret, clv_err *err) {

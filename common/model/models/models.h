@@ -107,9 +107,9 @@ clv_code clv_loss_make_graph(const char *kind, const clv_shape *pred, int64_t ba
  * options. */
 clv_code clv_session_make_loss_graph(const clv_session_config *config, const clv_shape *pred,
                                      int64_t batch, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
-/* Returns how many columns a target adds to the f32 input of the loss of several targets, which say
- * where labels are missing and what the others weigh: 0 if no label may be missing and all weigh
- * alike, 1 for losses with ignore_index, else 2. */
+/* Returns the number of mask columns that a target adds to the f32 input of the loss of several
+ * targets. They say where labels are missing, and the weights of the other labels. 0: no label may
+ * be missing, and all weights are equal; 1: a loss with ignore_index; 2: other losses. */
 size_t clv_target_mask_width(const clv_target_spec *s);
 /* Returns the width of the f32 input of the loss of several targets: one column for each target
  * without classes, then the columns of clv_target_mask_width of each target. */

@@ -85,7 +85,7 @@ static const char *describe_layer(const clv_graph *g, uint32_t layer, int step, 
   return buf;
 }
 
-/* ---- unknown names --------------------------------------------------------------------------- */
+/* ---- messages about unknown names ------------------------------------------------------------ */
 
 /* Finds the name of a layer or block that is most similar to `name`. *ret "": none is similar. */
 static clv_code suggest_name(const clv_graph *g, const char *name, char *ret, size_t size,

@@ -23,8 +23,7 @@ struct clv_optim {
   int64_t steps_taken; /* number of steps taken */
 };
 
-/* ---- settings of groups -------------------------------------------------------------------------
- */
+/* ---- settings of parameter groups ------------------------------------------------------------ */
 
 static clv_code check_groups(const clv_optim_config *groups, size_t n, clv_err *err) {
   if (!n || n > CLV_OPTIM_MAX_GROUPS)
@@ -60,8 +59,7 @@ static clv_code check_span_in_block(const clv_optim_span *span, size_t n_groups,
                   span->n, span->offset, block_bytes);
 }
 
-/* ---- creation and destruction ------------------------------------------------------------------
- */
+/* ---- creating and freeing an optimiser ------------------------------------------------------- */
 
 static void sort_spans(clv_optim *o, const clv_optim_span *spans, size_t n_spans) {
   clv_extent *next = o->group_extents;
@@ -131,8 +129,7 @@ clv_optim *clv_optim_free(clv_optim *o) {
 
 void clv_optim_freep(clv_optim **o) { *o = clv_optim_free(*o); }
 
-/* ---- the average of the parameters --------------------------------------------------------------
- */
+/* ---- the average of the parameters ----------------------------------------------------------- */
 
 clv_code clv_optim_begin_ema(clv_optim *o, const float *params, clv_err *err) {
   float *ema = o->moment_blocks[CLV_OPTIM_EMA];
@@ -164,8 +161,7 @@ static void update_average(clv_optim *o, const float *params) {
   move_average(o, params, o->steps_taken == 1 ? 1 : 1 - decay, 1);
 }
 
-/* ---- one step -----------------------------------------------------------------------------------
- */
+/* ---- taking a step --------------------------------------------------------------------------- */
 
 void clv_optim_step(clv_optim *o, float *params, const float *grads, const double *lr,
                     double grad_scale) {
@@ -185,8 +181,7 @@ void clv_optim_step(clv_optim *o, float *params, const float *grads, const doubl
 
 size_t clv_optim_n_groups(const clv_optim *o) { return o->n_groups; }
 
-/* ---- state for checkpoints ----------------------------------------------------------------------
- */
+/* ---- state for checkpoints ------------------------------------------------------------------- */
 
 int clv_optim_n_moments(const clv_optim *o) { return clv_optim_count_moments(o->moment_mask); }
 

@@ -10,7 +10,8 @@
  *
  * Kinds, settings, defaults and names of moments are those of common/base/settings. With
  * g' = grad_scale * g the formulas are those of torch.optim (without amsgrad, dampening, maximize),
- * t counting steps from 1. wd of weight_decay; but for adamw, g' += wd p comes first:
+ * where t counts steps from 1 and wd is weight_decay. In all kinds except adamw, g' += wd p comes
+ * first:
  *   sgd      m = g' at t = 1, else momentum m + g';  d = nesterov ? g' + momentum m : m
  *            (d = g' without momentum);  p -= lr d
  *   adam     m = beta1 m + (1 - beta1) g';  v = beta2 v + (1 - beta2) g'^2
@@ -46,7 +47,7 @@ extern "C" {
 /* Consecutive f32 values of the parameter block. */
 typedef struct clv_optim_span {
   size_t offset;      /* offset in the block in bytes, a multiple of 4 */
-  size_t n;           /* number of values */
+  size_t n;           /* number of f32 values in the span */
   size_t group_index; /* index of the span's group */
 } clv_optim_span;
 
@@ -91,8 +92,7 @@ const char *clv_optim_moment_name(const clv_optim *o, int i);
 float *clv_optim_moment(clv_optim *o, int i);
 int64_t *clv_optim_step_count(clv_optim *o);
 
-/* ---- learning-rate schedules -------------------------------------------------------------------
- */
+/* ---- learning-rate schedules ----------------------------------------------------------------- */
 
 typedef enum clv_lr_curve {
   CLV_LR_CURVE_CONSTANT = 0,

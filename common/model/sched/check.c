@@ -73,7 +73,7 @@ static clv_code check_stage_learns(const checker *c) {
                    c->s->shape.first_backward_stage);
 }
 
-/* ---- versions of weights and memory ---------------------------------------------------------- */
+/* ---- counting live micro-batches and versions of weights ------------------------------------- */
 
 static clv_code check_forward_version(checker *c, stage_state *st, uint32_t *ret) {
   const clv_instr *i = c->instr;

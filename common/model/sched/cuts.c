@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_sched_search_cuts: search for the best ways to cut a chain. It computes a lower bound of the
- * time of every way to cut, which costs a few additions, and simulates the ways in the order of
- * their bounds until the bounds are worse than the times found.
+ * clv_sched_search_cuts: search for the best ways to cut a chain. First it computes a lower bound
+ * of the time of every way to cut, with a few additions for each. Then it simulates the ways in the
+ * order of their bounds, until a bound is above the times found.
  */
 #include "common/model/sched/sched_int.h"
 

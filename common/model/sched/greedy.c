@@ -28,8 +28,8 @@ typedef struct greedy {
   const sched_policy *p;
   const clv_sched_costs *c;
   sched_links links;
-  /* [stage][micro] time at which the input of the forward [0], the gradient for the backward [1] is
-   * there, in seconds; INFINITY: not known yet */
+  /* [stage][micro] time in seconds at which the input of a forward [0] or the gradient for a
+   * backward [1] arrives; INFINITY: not known yet */
   double *ready_seconds[2];
   double *rank_free_at; /* [n_ranks] time at which the rank is idle again, in seconds */
   /* [n_ranks] number of the rank's next instruction in the interleaved order */
@@ -66,7 +66,7 @@ static double *ready_time(greedy *g, bool is_backward, uint32_t stage, uint32_t 
   return &g->ready_seconds[is_backward][(size_t)stage * g->s->shape.n_micro_batches + micro];
 }
 
-/* ---- allowed instructions -------------------------------------------------------------------- */
+/* ---- instructions that the policy allows ----------------------------------------------------- */
 
 /* Returns how many forwards the policy allows a stage to have run at this time, whether or not
  * their inputs have arrived. */
@@ -129,7 +129,7 @@ static void offer_instrs_of_stage(greedy *g, uint32_t s, double now, candidate *
   take_if_better(best, back, now);
 }
 
-/* ---- Megatron's interleaved order ------------------------------------------------------------ */
+/* ---- instructions in Megatron's interleaved order -------------------------------------------- */
 
 /* Returns instruction i of Megatron-LM's interleaved order for the rank at index `place` in a
  * circular order of p ranks. The rank has the v stages place, place + p, and so on. It runs

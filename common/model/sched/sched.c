@@ -49,7 +49,7 @@ const char *clv_instr_text(const clv_instr *i, char buf[SCHED_INSTR_TEXT]) {
   return buf;
 }
 
-/* ---- shapes and costs ------------------------------------------------------------------------ */
+/* ---- checks of shapes and costs -------------------------------------------------------------- */
 
 static clv_code check_count_range(const char *what, uint32_t value, uint32_t low, uint32_t high,
                                   clv_err *err) {

@@ -139,7 +139,7 @@ typedef struct clv_sched_report {
   /* per stage, maximum number of steps by which the weights of a backward are older than the newest
    */
   uint32_t max_staleness[CLV_SCHED_STAGES];
-  /* share of the time in which ranks are idle, for equal stages and links without costs */
+  /* fraction of the time in which ranks are idle, for equal stages and links without costs */
   double bubble;
 } clv_sched_report;
 
@@ -168,7 +168,8 @@ typedef struct clv_sched_span {
 typedef struct clv_sched_run {
   double seconds;                       /* duration of the round in seconds */
   double busy_seconds[CLV_SCHED_RANKS]; /* [rank] seconds in which the rank computes */
-  /* idle share: 1 - sum of busy / (seconds * number of ranks that compute anything) */
+  /* idle fraction of the time: 1 - sum of busy / (seconds * number of ranks that compute
+   * anything) */
   double bubble;
   /* [rank][instruction] times of all instructions, owned; NULL: not requested */
   clv_sched_span **spans;
@@ -218,7 +219,7 @@ typedef struct clv_sched_cuts {
   uint32_t window; /* window of the schedules, as in clv_sched_options */
   /* for 1f1b: clv_sched_find_window computes the window for each way to cut */
   bool computes_window;
-  uint32_t n_layers;            /* at most 65536 */
+  uint32_t n_layers;            /* number of layers of the chain, at most 65536 */
   uint32_t first_trained_layer; /* first layer that is trained; n_layers: no layer is */
   /* [n_cut_places] layers behind which the chain can be cut, ascending */
   const uint32_t *cut_places;

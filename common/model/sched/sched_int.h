@@ -85,7 +85,8 @@ typedef struct sched_policy {
   /* if splits_backward: maximum micro-batches of a stage whose forward has run and whose weight
    * gradient has not; 0: no limit */
   uint32_t max_held_weight_grads;
-  uint32_t micro_batches_per_step; /* see clv_sched_micro_batches_per_step */
+  /* see clv_sched_micro_batches_per_step, which returns this number */
+  uint32_t micro_batches_per_step;
   /* for interleaved: number of ranks in the circular order; else 0 */
   uint32_t n_ring_ranks;
   /* no backward runs while a forward is allowed, even if its input has not arrived */

@@ -278,15 +278,15 @@ static void dir_closep(DIR **dir) {
 }
 
 /* Fails because there is no such run folder. A relative path may be right in another folder, so the
- * message names the present one. */
+ * message names the working directory. */
 static clv_code fail_no_run_folder(const char *run_dir, clv_err *err) {
-  char present[PATH_MAX];
-  if (run_dir[0] == '/' || !getcwd(present, sizeof present))
+  char cwd[PATH_MAX];
+  if (run_dir[0] == '/' || !getcwd(cwd, sizeof cwd))
     return clv_fail(err, CLV_NOT_FOUND, "run folder %s does not exist: train first", run_dir);
   return clv_fail(err, CLV_NOT_FOUND,
                   "run folder %s/%s does not exist: train first, or call the command where you "
                   "trained, because run.dir is relative to the present folder",
-                  present, run_dir);
+                  cwd, run_dir);
 }
 
 static clv_code list_steps(const char *run_dir, step_list *ret, clv_err *err) {

@@ -22,7 +22,7 @@ struct clv_checkpoint_writer {
   char *run_dir, *path;
   uint64_t step;
   uint32_t n_stages, n_stages_written;
-  bool *is_stage_written; /* [stages] */
+  bool *is_stage_written; /* [stages] the files of the stage have been added */
   bool is_committed;
   clv_manifest_file files[CLV_CHECKPOINT_MAX_FILES];
   size_t n_files;

@@ -31,7 +31,7 @@ struct clv_weights_folder {
   clv_weights_guard guard;
   bool has_index_file, is_single_file;
   clv_weights_index index; /* index of the tensors; for a single file, made from its header */
-  part *file_parts;        /* [index.n_files] */
+  part *file_parts;        /* [index.n_files] safetensors files of the folder */
 };
 
 void clv_weights_folder_close(clv_weights_folder *f) {

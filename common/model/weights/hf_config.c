@@ -9,9 +9,9 @@
 
 enum { MAX_TOKENS = 65536, MAX_LABELS = 4096 };
 
-/* Sets the names of n classes in config.json. A class gets the name that transformers gives to
- * unnamed classes, LABEL_0 and so on, if `class_names` is NULL or its name is not UTF-8 (the name
- * of a folder may be any bytes). */
+/* Sets the names of n classes in config.json. If `class_names` is NULL, or the name of a class is
+ * not UTF-8 (as the name of a folder may be), the class gets its name in transformers: LABEL_0,
+ * LABEL_1 and so on. */
 static int set_class_labels(json_t *root, size_t n, const char *const *class_names) {
   json_t *names = json_object(), *numbers = json_object();
   int failed = 0;

@@ -8,7 +8,8 @@
 
 #include "common/model/weights/weights_int.h"
 
-/* Two tokens for each entry of the weight map, and some for the metadata. */
+/* Limit of the JSON tokens in an index: two for each entry of the weight map, and some for the
+ * metadata. */
 enum { MAX_TOKENS = CLV_WEIGHTS_MAX_TENSORS * 2 + 1024 };
 
 void clv_weights_index_clear(clv_weights_index *x) {

@@ -145,7 +145,8 @@ static bool is_stage_file(const char *name) {
   return strncmp(name, "model-", 6) == 0 || strncmp(name, "optimizer-", 10) == 0;
 }
 
-/* Parses the keys of a file that stays at a worker. Does nothing if `v` has neither. */
+/* Parses the keys of a file that stays at a worker. Does nothing if `v` has neither `place` nor
+ * `kept`. */
 static clv_code parse_kept_place(const json_t *v, const char *label, clv_manifest_file *ret,
                                  clv_err *err) {
   const char *place, *kept;

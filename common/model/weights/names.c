@@ -69,7 +69,7 @@ static bool make_head_bias_name(const char *name, char *ret, size_t len) {
 
 /* State of a search for a name. */
 typedef struct name_search {
-  const char *const *names; /* [n], sorted */
+  const char *const *names; /* [n] names to search, sorted */
   size_t n;
   size_t found_index; /* index of the matching name; CLV_WEIGHTS_NONE: none found yet */
   /* index of a second matching name, which is an error; CLV_WEIGHTS_NONE: none */

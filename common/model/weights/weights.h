@@ -42,7 +42,8 @@ typedef struct clv_kv {
 typedef struct clv_weights_entry {
   const char *name;      /* valid UTF-8 without control characters */
   const char *type_name; /* name of the type in the file: "F32", "BOOL", ... */
-  clv_dtype dtype;       /* 0: a type that clv_dtype does not have (BOOL, I8, I16, U16, F8, ...) */
+  /* type of the values; 0: one that clv_dtype does not have (BOOL, I8, I16, U16, F8, ...) */
+  clv_dtype dtype;
   clv_shape shape;
   size_t bytes;
   uint64_t at; /* offset of the tensor's data in the file */
@@ -90,7 +91,7 @@ void clv_weights_close(clv_weights_file *f); /* takes NULL */
 void clv_weights_closep(clv_weights_file **f);
 
 size_t clv_weights_n_entries(const clv_weights_file *f);
-/* [clv_weights_n_entries], sorted by name */
+/* entries of the file, [clv_weights_n_entries], sorted by name */
 const clv_weights_entry *clv_weights_entries(const clv_weights_file *f);
 /* Returns the entry named `name`; NULL: the file has none. */
 const clv_weights_entry *clv_weights_find_entry(const clv_weights_file *f, const char *name);
@@ -125,9 +126,9 @@ enum {
  * file lacks is 0, as in PyTorch. */
 bool clv_weights_is_batch_counter(clv_dtype dtype, const clv_shape *shape);
 
-/* Finds every wanted tensor: ret_found[i] belongs to want[i]. CLV_INVALID, and ret_found untouched,
- * when a name is missing or unexpected (the text lists the first few of both, with a "did you
- * mean"), or when a type or shape differs (the text names tensor, wanted and found). */
+/* Finds every wanted tensor: ret_found[i] belongs to want[i]. CLV_INVALID: a name is missing or
+ * unexpected (the text lists the first few of both, with a "did you mean"), or a type or shape
+ * differs (the text names tensor, wanted and found); ret_found is then unchanged. */
 clv_code clv_weights_match_tensors(const clv_weights_file *f, const clv_weights_want *want,
                                    size_t n, unsigned flags, const clv_weights_entry **ret_found,
                                    clv_err *err) CLV_USE_RESULT;
@@ -152,7 +153,7 @@ typedef struct clv_weights_folder clv_weights_folder;
  * once for each file, before it uses the file's contents. check_file() may read the descriptor with
  * pread, and must not close it. */
 typedef struct clv_weights_guard {
-  /* NULL: files are not checked */
+  /* called for each file before it is read; NULL: files are not checked */
   clv_code (*check_file)(void *user, const char *name, int fd, clv_err *err);
   void *user;
 } clv_weights_guard;
@@ -213,7 +214,7 @@ typedef struct clv_weights_tensor {
   const char *name;
   clv_dtype dtype;
   clv_shape shape;
-  const void *data; /* values, row-major, caller-owned */
+  const void *data; /* values of the tensor, row-major, caller-owned */
 } clv_weights_tensor;
 
 /* Makes the bytes of a file with these tensors: a header padded to 8 bytes, tensors by descending
@@ -225,10 +226,10 @@ clv_code clv_weights_encode(const clv_weights_tensor *tensors, size_t n, const c
 
 /* Writer of a file whose data arrive in parts. Call clv_weights_writer_begin,
  * clv_weights_writer_put for all data (tensors in any order, each from its begin to its end), then
- * clv_weights_writer_finish. Tensors have the numbers of `tensors`, whose `data` are not read. The
- * file is PATH.tmp until clv_weights_writer_finish has made it durable; clv_weights_writer_free
- * before that deletes it. Errors are those of clv_weights_write_file; CLV_PRECONDITION: data of a
- * tensor are missing. */
+ * clv_weights_writer_finish. Tensor number i is tensors[i], whose `data` is not read. The file is
+ * PATH.tmp until clv_weights_writer_finish has made it durable; clv_weights_writer_free before that
+ * deletes it. Errors are those of clv_weights_write_file; CLV_PRECONDITION: data of a tensor are
+ * missing. */
 typedef struct clv_weights_writer clv_weights_writer;
 clv_code clv_weights_writer_begin(const char *path, const clv_weights_tensor *tensors, size_t n,
                                   const clv_kv *meta, size_t n_meta, clv_weights_writer **ret,
@@ -332,7 +333,7 @@ clv_code clv_weights_make_hf_config(const void *data, size_t len, const char *la
                                     const char *const *names, clv_bytes *ret,
                                     clv_err *err) CLV_USE_RESULT;
 
-/* ---- trainer state --------------------------------------------------------------------------- */
+/* ---- state of the trainer -------------------------------------------------------------------- */
 
 /* trainer_state.json: what a resumed run needs in addition to weights and moments. */
 typedef struct clv_trainer_state {
@@ -411,7 +412,7 @@ clv_code clv_checkpoint_commit(clv_checkpoint_writer *w, const char *config_hash
 /* ---- reading a checkpoint -------------------------------------------------------------------- */
 
 typedef struct clv_checkpoint clv_checkpoint;
-#define CLV_CHECKPOINT_NONE UINT64_MAX /* no step */
+#define CLV_CHECKPOINT_NONE UINT64_MAX /* stands for no step */
 
 /* Opens a checkpoint folder: parses the manifest, and checks length and digest of every file in the
  * folder. Files that stay at workers are only listed. Functions that open one of those fail with
@@ -468,8 +469,8 @@ clv_code clv_checkpoint_open_optimizer_lazy(const clv_checkpoint *c, uint32_t st
 clv_code clv_checkpoint_read_file(const clv_checkpoint *c, const char *name, clv_bytes *ret,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* Callback for a checkpoint that is deleted, before its folder: removes the files at workers that
- * the manifest lists. NULL: those files stay. */
+/* Callback that is called before the folder of a checkpoint is deleted. It removes the files at
+ * workers that the manifest lists. NULL: those files stay. */
 typedef void clv_checkpoint_drop_fn(void *user, const clv_manifest *m);
 
 /* Deletes all valid checkpoints except the `keep` newest ones, and unfinished checkpoints older
@@ -530,7 +531,7 @@ typedef struct clv_checkpoint_tensors {
  * or two files have a tensor of one name. Free *ret with clv_checkpoint_tensors_close. */
 clv_code clv_checkpoint_open_tensors(const clv_checkpoint *c, bool is_optimizer,
                                      clv_checkpoint_tensors *ret, clv_err *err) CLV_USE_RESULT;
-void clv_checkpoint_tensors_close(clv_checkpoint_tensors *t); /* frees and zeroes */
+void clv_checkpoint_tensors_close(clv_checkpoint_tensors *t); /* frees the contents and zeroes *t */
 /* returns NULL if no file has the tensor */
 const clv_checkpoint_tensor *clv_checkpoint_tensors_find(const clv_checkpoint_tensors *t,
                                                          const char *name);
@@ -638,8 +639,8 @@ enum { CLV_PEFT_NAME_BYTES = 256, CLV_PEFT_MAX_PATTERNS = 4096, CLV_PEFT_MAX_CON
  * alpha_pattern). */
 typedef struct clv_peft_pattern {
   char name[CLV_PEFT_NAME_BYTES]; /* name of the layer, or the end of its name behind a dot */
-  int64_t r;                      /* 0: the value of the other layers */
-  double alpha;                   /* 0: the value of the other layers */
+  int64_t r;                      /* rank of the layer's adapter; 0: that of the other layers */
+  double alpha;                   /* alpha of the layer's adapter; 0: that of the other layers */
 } clv_peft_pattern;
 
 typedef struct clv_peft {
@@ -663,7 +664,7 @@ clv_code clv_peft_parse(const char *label, const char *text, size_t len,
 typedef struct clv_peft_key_doc {
   const char *name, *outcome; /* outcome: "done", "harmless", "refused unless off" and such */
   const char *word;           /* the only value that "refused unless" accepts; NULL: none */
-  const char *reason;         /* why, or a remark; NULL: none */
+  const char *reason;         /* reason for the outcome, or a remark; NULL: none */
 } clv_peft_key_doc;
 /* Returns false if the table has fewer than i + 1 rows. */
 bool clv_peft_describe_key(size_t i, clv_peft_key_doc *ret);

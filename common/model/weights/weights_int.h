@@ -18,7 +18,7 @@
 typedef struct clv_weights_type {
   const char *name; /* name of the type in safetensors files */
   size_t bytes;     /* bytes of an element; 0: smaller than a byte, which is not supported */
-  clv_dtype dtype;  /* 0: clv_dtype does not have the type */
+  clv_dtype dtype;  /* type of the values; 0: clv_dtype does not have it */
 } clv_weights_type;
 
 /* returns NULL for an unknown type */
@@ -112,8 +112,8 @@ clv_code clv_weights_json_get_u64(const json_t *object, const char *key, uint64_
                                   const char *label, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_weights_json_get_text(const json_t *object, const char *key, const char *label,
                                    const char **ret, clv_err *err) CLV_USE_RESULT;
-/* Checks that the keys "format" and "version" have the given values. CLV_UNIMPLEMENTED: another
- * format or version; the text has both. */
+/* Checks that the keys "format" and "version" of the object are `format` and `version`.
+ * CLV_UNIMPLEMENTED: one of them differs; the error names the values found and expected. */
 clv_code clv_weights_json_check_format(const json_t *object, const char *format, int version,
                                        const char *label, clv_err *err) CLV_USE_RESULT;
 /* Checks that all keys of the object are in known[n]. CLV_DATA_LOSS: the text names the first
@@ -153,7 +153,7 @@ typedef struct clv_weights_index {
   size_t n, n_files;
 } clv_weights_index;
 
-void clv_weights_index_clear(clv_weights_index *x); /* frees and zeroes */
+void clv_weights_index_clear(clv_weights_index *x); /* frees the contents and zeroes *x */
 /* compares two elements of tensor_names or file_names, for qsort and bsearch */
 int clv_weights_compare_names(const void *a, const void *b);
 /* Parses an index. CLV_DATA_LOSS: it is damaged, names a file by a path, or has no tensors;
@@ -171,7 +171,7 @@ void clv_weights_to_f32(clv_dtype from, const void *src, size_t n, float *dst);
 /* Converts n values from f16 or f32 to bf16, with rounding. */
 void clv_weights_to_bf16(clv_dtype from, const void *src, size_t n, uint16_t *dst);
 
-/* ---- checkpoint folders ---------------------------------------------------------------------- */
+/* ---- files of checkpoint folders ------------------------------------------------------------- */
 
 #define CLV_MANIFEST_NAME "MANIFEST.json"
 #define CLV_STATE_NAME "trainer_state.json"

@@ -156,7 +156,7 @@ typedef struct target {
 
 struct clv_weights_writer {
   char *path, *tmp_path;
-  int fd;               /* -1: none */
+  int fd;               /* descriptor of the file being written; -1: none */
   target *destinations; /* [n] one for each tensor, in the caller's order */
   size_t n;
   uint64_t file_bytes; /* size of the complete file in bytes */

@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
-/* Names of one unit and of several. */
-static const char *const quota_names[CLV_QUOTAS][2] = {
+/* Names of a unit of each quota, in the singular and in the plural. */
+static const char *const quota_names[CLV_N_QUOTAS][2] = {
     [CLV_QUOTA_SESSIONS] = {"session", "sessions"},
     [CLV_QUOTA_BYTES] = {"byte", "bytes"},
     [CLV_QUOTA_TENSORS] = {"tensor", "tensors"},
@@ -33,7 +33,7 @@ clv_account *clv_account_ref(clv_account *a) {
 
 void clv_account_unref(clv_account *a) {
   if (!a || __atomic_fetch_sub(&a->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
-  for (clv_quota q = 0; q < CLV_QUOTAS; q++) clv_account_discharge(a->o.parent, q, a->usage[q]);
+  for (clv_quota q = 0; q < CLV_N_QUOTAS; q++) clv_account_discharge(a->o.parent, q, a->usage[q]);
   clv_account_unref(a->o.parent);
   pthread_mutex_destroy(&a->lock);
   free(a);

@@ -13,10 +13,11 @@
 struct clv_account {
   clv_account_options o;
   int refs;
-  uint64_t usage[CLV_QUOTAS];      /* usage of each quota; atomic */
-  uint64_t peak_usage[CLV_QUOTAS]; /* highest usage of each quota so far; atomic */
-  pthread_mutex_t lock;            /* guards `pools`; taken before the lock of any pool */
-  clv_pool *pools;                 /* of a root account: list of all pools below it */
+  uint64_t usage[CLV_N_QUOTAS];      /* usage of each quota; atomic */
+  uint64_t peak_usage[CLV_N_QUOTAS]; /* highest usage of each quota so far; atomic */
+  pthread_mutex_t lock;              /* guards `pools`; taken before the lock of any pool */
+  /* list of all pools below the account, if it is a root account */
+  clv_pool *pools;
 };
 
 /* Charges `n` to `a` and its parents. Returns the first account upwards whose limit is exceeded;

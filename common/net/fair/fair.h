@@ -22,7 +22,7 @@ typedef enum clv_quota {
   CLV_QUOTA_BYTES,   /* bytes of tensors (free ones in pools too), modules and records */
   CLV_QUOTA_TENSORS, /* number of tensors, free ones in pools too */
   CLV_QUOTA_CALLS,   /* calls of contexts that wait or run */
-  CLV_QUOTAS
+  CLV_N_QUOTAS
 } clv_quota;
 
 typedef struct clv_account clv_account;
@@ -31,9 +31,9 @@ typedef struct clv_account_options {
   clv_account *parent; /* parent account, of which this one takes a reference; NULL: none */
   /* words that name the owner in messages; static text, as are limit_keys */
   const char *owner_in_messages;
-  uint64_t limits[CLV_QUOTAS]; /* limit of each quota; 0: this account sets none */
+  uint64_t limits[CLV_N_QUOTAS]; /* limit of each quota; 0: this account sets none */
   /* key of worker.yaml that raises the limit of each quota; NULL: none */
-  const char *limit_keys[CLV_QUOTAS];
+  const char *limit_keys[CLV_N_QUOTAS];
   bool is_shared;         /* used by several identities, so errors omit the usage */
   bool reports_remaining; /* errors of a shared account report what is left */
 } clv_account_options;

@@ -36,7 +36,7 @@ struct clv_fair_scheduler {
   /* virtual_ns_after_idle: virtual time at which a tenant starts when no other is active;
    * n_requests: number of requests so far */
   uint64_t virtual_ns_after_idle, n_requests;
-  tenant **tenants; /* [o.n_tenants] */
+  tenant **tenants; /* [o.n_tenants] all tenants */
 };
 
 struct clv_share {
@@ -57,7 +57,7 @@ struct clv_share {
 
 static uint64_t now_ns(const clv_fair_scheduler *t) { return clv_clock_now(&t->o.clock); }
 
-/* ---- virtual time ---------------------------------------------------------------------------- */
+/* ---- virtual time of tenants and shares ------------------------------------------------------ */
 
 static uint64_t least_tenant_time(const clv_fair_scheduler *t) {
   uint64_t least = UINT64_MAX;

@@ -54,7 +54,7 @@ void clv_link_record_node_wait(clv_link *l, uint64_t ns) {
   __atomic_fetch_add(&l->counts.node_wait_ns, ns, __ATOMIC_RELAXED);
 }
 
-/* ---- PING and PONG --------------------------------------------------------------------------- */
+/* ---- handling PING and PONG ------------------------------------------------------------------ */
 
 void clv_link_ping_async(clv_link *l) {
   clv_frame f = {.kind = CLV_PING};

@@ -317,7 +317,7 @@ static void end_streams(clv_stream *streams, uint32_t n, clv_code code, const ch
   }
 }
 
-/* Empties the logs. A lane whose messages are passed now keeps them for an orderly end, and
+/* Empties the logs. A lane whose messages a thread passes now keeps them for an orderly end, and
  * close_stream_if_shut then closes its stream. Returns the number of streams to end. The caller
  * holds the lock. */
 static uint32_t clear_logs(clv_frame_writer *o, clv_code code, clv_stream streams[MAX_LANES],

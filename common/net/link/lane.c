@@ -19,7 +19,7 @@
 
 /* A received frame and the lane that received it. */
 typedef struct lane_frame {
-  clv_link *link; /* NULL: the lane has no link yet */
+  clv_link *link; /* link of the lane; NULL: it has none yet */
   clv_lane *lane; /* lane of an ATTACH or ATTACHED; NULL: the caller is clv_link_on_frame */
   uint32_t lane_index;
   const clv_frame *f;
@@ -85,9 +85,10 @@ static clv_code on_ack(const lane_frame *m, clv_err *err) {
   return clv_link_handle_ack(m->link, m->f, err);
 }
 
-/* Answers a PING. The PONG to one of a bulk lane is sent with what the chunk of its message makes
- * this side send, or when that chunk is handled (handle_message). Ignores CLV_UNAVAILABLE, because
- * a closing or broken link reports its own end. */
+/* Answers a PING. If the PING came in one message with a chunk, the PONG is held back: it is sent
+ * with the first frame that this side sends because of the chunk, or after the chunk is handled
+ * (handle_message). Ignores CLV_UNAVAILABLE, because a closing or broken link reports its own
+ * end. */
 static clv_code on_ping(const lane_frame *m, clv_err *err) {
   clv_frame pong = clv_link_make_pong(m->link, m->f);
   if (m->lane_index && clv_frame_writer_hold_back(m->link->writer, &pong, NULL, 0, 0))
@@ -279,7 +280,7 @@ clv_code clv_link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, cons
   return run_lane_action(index ? CLV_LANE_BULK : CLV_LANE_CONTROL, &m, err);
 }
 
-/* ---- making lanes and handling their messages ------------------------------------------------ */
+/* ---- making lanes and handling the messages of lanes ----------------------------------------- */
 
 clv_code clv_lane_new(const clv_lane_acceptor *acceptor, const char *peer_uri,
                       const clv_transport *transport, void *stream, clv_lane **ret, clv_err *err) {

@@ -17,7 +17,7 @@
 #include "common/net/rpc/rpc.h"
 #include "common/net/wire/wire.h"
 
-/* ---- packets --------------------------------------------------------------------------------- */
+/* ---- packets and their tensors --------------------------------------------------------------- */
 
 typedef struct clv_link clv_link;
 
@@ -59,10 +59,11 @@ typedef struct clv_packet {
   uint32_t crc32c[CLV_WIRE_TENSORS];
   /* announces a CALL whose tensors follow in chunks; keeps the CALL's position in frame order */
   bool is_announcement;
-  bool was_announced; /* a complete CALL that an announcement preceded */
+  bool was_announced; /* the packet is a complete CALL, which an announcement preceded */
   /* send in one message with the link's next packet, or by clv_link_flush */
   bool coalesces_with_next;
-  bool is_over_quota; /* its tensors were over the quota and dropped; frame.failure has the error */
+  /* the packet's tensors were over the quota and dropped; frame.failure has the error */
+  bool is_over_quota;
   struct clv_packet *next;
 } clv_packet;
 
@@ -111,8 +112,8 @@ clv_code clv_packet_new_drop(clv_pool *pool, uint64_t context, uint64_t n_calls,
                              const uint64_t *values, uint32_t n, clv_packet **ret,
                              clv_err *err) CLV_USE_RESULT;
 
-/* Makes a SPARE, which is sent to a node before END_CONTEXT. It names values of that node that a
- * kept value of another node needs, so that the node does not free them with the context. */
+/* Makes a SPARE, which is sent to a node before END_CONTEXT. It names the values of that node which
+ * a kept value of another node needs. The node does not free them with the context. */
 clv_code clv_packet_new_spare(clv_pool *pool, uint64_t context, const uint64_t *values, uint32_t n,
                               clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 
@@ -131,8 +132,9 @@ clv_code clv_packet_add_needed_call(clv_packet *prepare, uint64_t call, uint32_t
                                     float root_gradient, clv_err *err) CLV_USE_RESULT;
 clv_code clv_packet_add_target(clv_packet *prepare, uint32_t slot, uint64_t value, const char *to,
                                uint32_t contribution_index, clv_err *err) CLV_USE_RESULT;
-/* Makes a GRADIENT with one contribution to the gradient of a value. contribution_index: position
- * of the contribution in the sum. t NULL: the value has no gradient. */
+/* Makes a GRADIENT with one contribution to the gradient of a value. contribution_index: number by
+ * which the contributions to a gradient are sorted before they are summed. t NULL: the value has no
+ * gradient. */
 clv_code clv_packet_new_gradient(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t value,
                                  uint32_t contribution_index, const char *to, clv_tensor *t,
                                  clv_packet **ret, clv_err *err) CLV_USE_RESULT;
@@ -199,7 +201,7 @@ clv_code clv_packet_new_state_get(clv_pool *pool, uint64_t context, uint64_t mes
                                   uint32_t module, clv_state_kind what, clv_packet **ret,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* ---- links ----------------------------------------------------------------------------------- */
+/* ---- links between two nodes ----------------------------------------------------------------- */
 
 typedef struct clv_link_counts {
   uint64_t bytes_in, bytes_out;       /* bytes of messages, with framing, without TLS */
@@ -403,7 +405,7 @@ clv_code clv_lane_new(const clv_lane_acceptor *acceptor, const char *peer_uri,
 
 /* Functions that dial the lanes of a link over a transport. */
 typedef struct clv_dialler {
-  const clv_transport *transport; /* static table */
+  const clv_transport *transport; /* functions of the transport, a static table */
   void *user;
   /* Dials the stream of lane `index`, and returns it with a reference for the lane. The lane may
    * receive inputs before the function returns. Called again for a lane that has lost its

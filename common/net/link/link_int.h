@@ -86,7 +86,7 @@ enum {
   PAST_CACHE_BYTES = 4 << 20,
 };
 
-/* ---- transport_rpc.c ------------------------------------------------------------------------- */
+/* ---- declarations of transport_rpc.c --------------------------------------------------------- */
 
 extern const clv_transport clv_transport_rpc;
 
@@ -96,7 +96,7 @@ clv_code clv_dialler_make_grpc(clv_rpc_runtime *runtime, const clv_link_dial *di
                                const clv_rpc_stream_events *events, clv_dialler *ret,
                                clv_err *err) CLV_USE_RESULT;
 
-/* ---- streams --------------------------------------------------------------------------------- */
+/* ---- streams of a transport ------------------------------------------------------------------ */
 
 /* A stream and the transport that carries it. All zero: no stream. */
 typedef struct clv_stream {
@@ -107,7 +107,7 @@ typedef struct clv_stream {
 clv_stream clv_stream_ref(clv_stream s);
 void clv_stream_unref(clv_stream *s);
 
-/* ---- lane_log.c ------------------------------------------------------------------------------ */
+/* ---- declarations of lane_log.c -------------------------------------------------------------- */
 
 /* A message of a lane, kept until the peer has acknowledged it. */
 typedef struct clv_logged_message {
@@ -120,7 +120,7 @@ typedef struct clv_logged_message {
   uint32_t n_payload_tensors;
   /* range of payload[0] that is sent; all other tensors of the payload are sent completely */
   size_t first_tensor_offset, first_tensor_len;
-  size_t message_bytes; /* size of the message */
+  size_t message_bytes; /* size of the message, bytes */
   bool is_removed; /* acknowledged while a thread passes it to the stream; that thread frees it */
 } clv_logged_message;
 
@@ -160,7 +160,7 @@ clv_code clv_lane_log_continue_after(clv_lane_log *g, uint64_t received,
 /* Moves all messages to the list *removed. */
 void clv_lane_log_clear(clv_lane_log *g, clv_logged_message **removed);
 
-/* ---- frame_writer.c -------------------------------------------------------------------------- */
+/* ---- declarations of frame_writer.c ---------------------------------------------------------- */
 
 /* Frame writer of a link: encodes frames, logs them and passes them to the streams of the lanes.
  * Reference-counted, because a packet that is freed after its link still sends CREDIT here. */
@@ -223,10 +223,10 @@ clv_code clv_frame_writer_send_without_payload(clv_frame_writer *o, const clv_fr
                                                clv_err *err) CLV_USE_RESULT;
 /* Sends ATTACH or ATTACHED, the first frame of a stream. It is not part of the lane's log. */
 clv_code clv_stream_send_first_frame(clv_stream s, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
-/* Holds a frame of lane 0 back, so that it is sent in one message with the next frame of lane 0,
- * before that frame, or by clv_frame_writer_flush, unless only ACKs are held back. Copies the
- * pieces, which stay the caller's.
- * False: the frame was not held back and the caller has to send it. */
+/* Holds a frame of lane 0 back. It is sent in one message with the next frame of lane 0, and before
+ * that frame, or by clv_frame_writer_flush. A flush sends nothing while only ACKs are held back.
+ * Copies the pieces, which stay the caller's. False: the frame was not held back and the caller has
+ * to send it. */
 bool clv_frame_writer_hold_back(clv_frame_writer *o, const clv_frame *f,
                                 const clv_rpc_piece *payload, size_t n_payload,
                                 size_t bytes) CLV_USE_RESULT;
@@ -252,7 +252,7 @@ bool clv_frame_writer_is_broken(clv_frame_writer *o, char *text);
 /* Fills *err with CLV_UNAVAILABLE and the reason why the writer is shut. Returns the code. */
 clv_code clv_frame_writer_end_error(clv_frame_writer *o, clv_err *err) CLV_USE_RESULT;
 
-/* ---- device_copy.c --------------------------------------------------------------------------- */
+/* ---- declarations of device_copy.c ----------------------------------------------------------- */
 
 struct clv_send_queue;
 
@@ -279,7 +279,7 @@ struct clv_send_queue *clv_device_copy_take_due_waiter(clv_device_copy *c);
 clv_code clv_device_copy_check_failure(clv_device_copy *c, size_t bytes,
                                        clv_err *err) CLV_USE_RESULT;
 
-/* ---- recv_window.c --------------------------------------------------------------------------- */
+/* ---- declarations of recv_window.c ----------------------------------------------------------- */
 
 /* Receive window of a link: bytes of tensors received and not yet returned as CREDIT.
  * Reference-counted; each received packet has a reference. */
@@ -313,7 +313,7 @@ clv_code clv_recv_window_consume(clv_recv_window *r, uint64_t bytes, clv_err *er
  * than an inline message holds. */
 void clv_recv_window_return_bytes(clv_recv_window *r, uint64_t bytes); /* NULL is allowed */
 
-/* ---- pace.c ---------------------------------------------------------------------------------- */
+/* ---- declarations of pace.c ------------------------------------------------------------------ */
 
 /* Part of a tensor that waits to be sent. */
 typedef struct clv_chunk {
@@ -340,7 +340,7 @@ typedef struct clv_probe {
   uint32_t lane_index;
 } clv_probe;
 
-#define PROBE_BIT (UINT64_C(1) << 63) /* set in the message id of a PING that reports chunks */
+#define PROBE_BIT (UINT64_C(1) << 63) /* bit of the message id that marks a PING about chunks */
 
 /* Congestion window of a link and the chunks that wait for it. Counts bytes of chunks. The caller
  * (the send queue) holds its own lock; not thread-safe. */
@@ -377,7 +377,7 @@ clv_code clv_pace_handle_pong(clv_pace *p, uint64_t number, uint64_t now,
  * because then no PONG will come. */
 uint64_t clv_pace_bytes_in_flight(const clv_pace *p);
 
-/* ---- send_queue.c ---------------------------------------------------------------------------- */
+/* ---- declarations of send_queue.c ------------------------------------------------------------ */
 
 /* Send queue of a link: packets and chunks that wait for credit, for the congestion window or for a
  * device copy. Reference-counted; each of its queued jobs has a reference. */
@@ -396,9 +396,10 @@ typedef struct clv_send_queue {
   bool is_packet_job_active, is_chunk_job_queued;
   /* packet that waits for a device copy, of which nothing or a part is sent; NULL: none */
   clv_packet *suspended_packet;
-  /* waits for the device copy of suspended_packet; holds a reference to the queue meanwhile */
+  /* waiter for the device copy of suspended_packet; references the send queue while it waits */
   clv_copy_waiter copy_waiter;
-  clv_rpc_job packet_job, chunk_job;      /* send queued packets; send chunks */
+  /* packet_job sends the queued packets, chunk_job the chunks */
+  clv_rpc_job packet_job, chunk_job;
   uint64_t last_transfer_id, tensors_out; /* last transfer id; tensors sent so far; atomic */
   clv_pace pace;
 } clv_send_queue;
@@ -426,7 +427,7 @@ void clv_send_queue_end(clv_send_queue *d);
 /* Adds the bytes and frames that wait or are in flight to *load. */
 void clv_send_queue_add_load(clv_send_queue *d, clv_link_load *load);
 
-/* ---- reassembly.c ---------------------------------------------------------------------------- */
+/* ---- declarations of reassembly.c ------------------------------------------------------------ */
 
 /* Bytes [from, to) of a tensor that a chunk has claimed. */
 typedef struct clv_span {
@@ -437,7 +438,7 @@ typedef struct clv_span {
 typedef struct clv_partial_tensor {
   /* claimed_bytes: bytes of received chunks; copied_bytes: bytes of these that are copied */
   uint64_t transfer_id, total_bytes, claimed_bytes, copied_bytes;
-  clv_tensor *tensor; /* NULL: the tensor is over the quota, so its bytes are dropped */
+  clv_tensor *tensor; /* the tensor; NULL: it is over the quota, so its bytes are dropped */
   clv_packet *packet;
   uint32_t tensor_index, crc32c;
   clv_span *spans; /* [n_spans] disjoint, ascending; the memory stays with the table entry */
@@ -464,13 +465,13 @@ typedef struct clv_reassembly {
   pthread_mutex_t lock;
   clv_recv_window *recv_window;
   clv_pool *pool;
-  clv_link *link; /* set as the origin of received packets */
+  clv_link *link; /* link to which received packets belong */
   clv_clock clock;
   bool quota_fails_packet;
   clv_err quota_error; /* error of the last tensor that was over the quota */
   clv_partial_tensor partial_tensors[MAX_PARTIAL];
   size_t n_partial_tensors;
-  uint64_t tensors_in; /* received so far; atomic */
+  uint64_t tensors_in; /* tensors received so far; atomic */
   uint64_t received_bytes, receiving_ns;
   /* start of the transfers now in progress; valid while n_partial_tensors > 0 */
   uint64_t receiving_since_ns;
@@ -501,7 +502,7 @@ clv_code clv_reassembly_add_packet(clv_reassembly *a, clv_packet *p, const clv_p
 void clv_reassembly_get_received_counts(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns);
 void clv_reassembly_add_load(clv_reassembly *a, clv_link_load *load);
 
-/* ---- link_state.c ---------------------------------------------------------------------------- */
+/* ---- declarations of link_state.c ------------------------------------------------------------ */
 
 /* State of a link. link_state.c has a paragraph for each state and the table of actions. */
 typedef enum clv_link_state {
@@ -526,8 +527,8 @@ typedef enum clv_link_state_event {
  * before. */
 typedef struct clv_link_event_args {
   uint32_t lane_index, n_lanes; /* lane of the event; number of lanes of the link */
-  /* of CLV_LINK_LANE_JOINS: the lane and its connection, 0 for the first. `lane` may be NULL unless
-   * the present connection of the lane has to end first. */
+  /* set for CLV_LINK_LANE_JOINS: the lane, and the number of its connection (0: the first). `lane`
+   * may be NULL unless the present connection of the lane has to end first. */
   struct clv_lane *lane;
   uint64_t connection_number;
   /* set by CLV_LINK_LANE_JOINS: `lane` waits for the end of the present connection, and
@@ -601,10 +602,10 @@ struct clv_link {
   clv_clock clock;
   clv_wire_limits accept_limits;
   clv_link_events events;
-  clv_dialler dialler; /* of the dialling side; zeroed by clv_link_hang_up */
+  clv_dialler dialler; /* dialler of the dialling side; zeroed by clv_link_hang_up */
   /* contents of ATTACH, on the dialling side; address and pem are not kept */
   clv_link_dial dial_options;
-  char session_owner[CLV_WIRE_URI + 1]; /* memory of dial.session_owner */
+  char session_owner[CLV_WIRE_URI + 1]; /* memory of dial_options.session_owner */
   clv_frame_writer *writer;
   clv_recv_window *recv_window;
   clv_send_queue *send_queue;
@@ -627,14 +628,14 @@ bool clv_link_wait_for_change(clv_link *l, uint64_t deadline_ns);
  * (clv_rpc_set_cancel_hook). */
 bool clv_link_wait_unless_stopped(clv_link *l, uint64_t deadline_ns);
 
-/* ---- counters.c ------------------------------------------------------------------------------ */
+/* ---- declarations of counters.c -------------------------------------------------------------- */
 
 /* Returns the PONG to a PING of the peer, with the receive counters and the clock of this side. */
 clv_frame clv_link_make_pong(clv_link *l, const clv_frame *ping);
 /* Handles a PONG. CLV_INVALID: it answers no open PING. */
 clv_code clv_link_handle_pong(clv_link *l, const clv_frame *pong, clv_err *err) CLV_USE_RESULT;
 
-/* ---- received.c ------------------------------------------------------------------------------ */
+/* ---- declarations of received.c -------------------------------------------------------------- */
 
 /* Counts a message that was received on a lane and handled, and sends an ACK if one is due. */
 clv_code clv_link_record_received(clv_link *l, uint32_t index, clv_err *err) CLV_USE_RESULT;
@@ -643,27 +644,28 @@ clv_code clv_link_record_received(clv_link *l, uint32_t index, clv_err *err) CLV
 clv_code clv_link_handle_ack(clv_link *l, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
 uint64_t clv_link_n_received(clv_link *l, uint32_t index);
 
-/* ---- lane.c ---------------------------------------------------------------------------------- */
+/* ---- declarations of lane.c ------------------------------------------------------------------ */
 
 /* State of a lane. lane.c has the table of actions for each kind of frame. */
 typedef enum clv_lane_state {
   CLV_LANE_ACCEPTED, /* waits for the peer's ATTACH */
   CLV_LANE_WAITING,  /* waits for the end of the lane's earlier connection */
   CLV_LANE_DIALLED,  /* waits for the peer's ATTACHED */
-  CLV_LANE_CONTROL,  /* attached, lane 0 */
-  CLV_LANE_BULK,     /* attached, any other lane */
+  CLV_LANE_CONTROL,  /* the lane is attached and is lane 0 */
+  CLV_LANE_BULK,     /* the lane is attached and is a bulk lane */
   CLV_LANE_STATES
 } clv_lane_state;
 
 struct clv_lane {
-  clv_link *link;    /* NULL: the lane was accepted and ATTACH has not named its session yet */
+  /* link of the lane; NULL: the lane was accepted, and ATTACH has not named its session yet */
+  clv_link *link;
   clv_stream stream; /* stream of an accepted lane; zero for a dialled one */
   uint32_t lane_index;
   uint64_t connection_number; /* number of this connection of the lane */
   uint64_t n_peer_received;   /* messages that the peer had received when it sent ATTACH */
   bool has_joined; /* the lane of the link has this connection; guarded by the link's lock */
   bool is_attach_accepted; /* atomic: the transport has accepted ATTACH or ATTACHED */
-  clv_lane_state state;    /* atomic */
+  clv_lane_state state;    /* state of the lane; atomic */
   const clv_lane_acceptor *acceptor;
   char peer_uri[CLV_WIRE_URI + 1];
 };
@@ -676,21 +678,21 @@ clv_code clv_lane_new_dialled(clv_link *l, uint32_t index, uint64_t connection, 
 clv_code clv_link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
                            const clv_payload *payload, clv_err *err) CLV_USE_RESULT;
 
-/* ---- dial.c ---------------------------------------------------------------------------------- */
+/* ---- declarations of dial.c ------------------------------------------------------------------ */
 
 /* Dials a lane of the link and sends ATTACH. The lane may have ended by the return of the function.
  * connection: its number, 0 for the first. */
 clv_code clv_link_dial_lane(clv_link *l, uint32_t index, uint64_t connection,
                             clv_err *err) CLV_USE_RESULT;
 
-/* ---- redial.c -------------------------------------------------------------------------------- */
+/* ---- declarations of redial.c ---------------------------------------------------------------- */
 
 /* Starts the thread that dials lost lanes again. Call once the link is open. */
 clv_code clv_link_start_redials(clv_link *l, clv_err *err) CLV_USE_RESULT;
 /* BLOCKS until the thread has ended. The link has ended before. */
 void clv_link_stop_redials(clv_link *l);
 
-/* ---- crc.c ----------------------------------------------------------------------------------- */
+/* ---- declarations of crc.c ------------------------------------------------------------------- */
 
 /* Returns what a chunk with the CRC32C `crc` contributes to the CRC32C of its tensor when `bytes`
  * follow the chunk. The CRC32C of the tensor is the exclusive or of all contributions. */

@@ -253,7 +253,7 @@ static clv_code run_partial_event(clv_partial_tensor_event event, partial_event_
   return actions[transfer_state(n->e)][event](n, err);
 }
 
-/* ---- complete packets ------------------------------------------------------------------------ */
+/* ---- packets whose tensors are complete ------------------------------------------------------ */
 
 /* Drops the tensors of a packet over the quota and stores the error in the packet, for the engine
  * to report. */
@@ -321,7 +321,7 @@ static clv_code check_packet_checksums(clv_reassembly *a, clv_packet *p, clv_pac
   return CLV_OK;
 }
 
-/* ---- received chunks ------------------------------------------------------------------------- */
+/* ---- handling received chunks ---------------------------------------------------------------- */
 
 /* Copies a chunk from the transport's slices into its tensor, the only copy of received bytes.
  * Returns its contribution to the tensor's CRC32C. */
@@ -370,7 +370,7 @@ clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const c
   return complete ? check_packet_checksums(a, complete, ret, err) : CLV_OK;
 }
 
-/* ---- received frames other than chunks ------------------------------------------------------- */
+/* ---- handling received frames other than chunks ---------------------------------------------- */
 
 static void set_packet_origin(clv_reassembly *a, clv_packet *p) {
   p->received_by = a->link;
@@ -379,8 +379,9 @@ static void set_packet_origin(clv_reassembly *a, clv_packet *p) {
 
 static bool is_in_chunks(const clv_frame *f) { return f->n_tensors && f->tensors[0].transfer_id; }
 
-/* Makes the announcement of a CALL in chunks. The announcement keeps the CALL's position in frame
- * order when later frames overtake the chunks. */
+/* Makes the announcement of a CALL whose tensors come in chunks. The node receives it at once, so
+ * that the CALL keeps its place in the order of frames although later frames may overtake the
+ * chunks. */
 static clv_code make_announcement(clv_reassembly *a, clv_packet *p, clv_packet **ret,
                                   clv_err *err) {
   clv_packet *head;

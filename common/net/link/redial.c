@@ -6,9 +6,9 @@
  *
  * A lost lane is dialled at once, and once more if that fails, then after pauses of 0.2 s to 2 s. A
  * host that is silent, or that cannot be reached, is dialled until the lease is over. The link ends
- * sooner if the host refuses each connection for refusal_timeout_ms, because then no process of the
- * peer is there, and at once if the peer refuses ATTACH, because then it does not have the link any
- * more.
+ * sooner if the host refuses each connection for refusal_timeout_ms, because then no process
+ * listens there. It ends at once if the peer refuses ATTACH, because then the peer does not have
+ * the link any more.
  */
 #include <stdio.h>
 #include <string.h>

@@ -152,9 +152,9 @@ static bool is_call_interrupted(uint64_t ms) {
   return clv_ms_since_interrupt() > GRACE_MS && ms >= GRACE_MS;
 }
 
-/* Waits for the end of a call. After an interrupt, cancels the call when GRACE_MS have passed since
- * the interrupt and since the call began, whichever is later, so that a worker which answers still
- * learns that the session has ended. */
+/* Waits for the end of a call. After an interrupt, the call still gets GRACE_MS, counted from the
+ * later of the interrupt and the begin of the call. Then it is cancelled. So a worker that answers
+ * still learns that the session has ended. */
 static void await_call(grpc_call *call, grpc_completion_queue *queue) {
   uint64_t began = clv_now_ns();
   bool is_cancelled = false;

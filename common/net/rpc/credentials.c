@@ -76,8 +76,8 @@ static grpc_ssl_server_certificate_config *make_server_cert_config(const rpc_pem
 static const grpc_ssl_client_certificate_request_type CLIENT_CERT_REQUEST =
     GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
 
-/* Makes a server that binds with this PEM text to a name in the abstract namespace and is never
- * started, because gRPC reports only at a bind whether it can use certificates. */
+/* Checks the PEM text with a server that is never started: it only binds to a name in the abstract
+ * namespace, because gRPC reports at a bind whether it can use certificates. */
 clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) {
   static atomic_uint n_checks;
   rpc_pem copy;

@@ -24,7 +24,7 @@ static struct {
   /* guards the fields below; the parent holds it from before a fork until after it */
   pthread_mutex_t lock;
   /* [n_dialled_peers] addresses that this process has dialled */
-  char dialled_peers[MAX_PEERS][RPC_ADDRESS];
+  char dialled_peers[MAX_PEERS][RPC_ADDRESS_BYTES];
   unsigned n_dialled_peers;
   int fds_to_close[MAX_FDS]; /* [n_fds_to_close] descriptors that the next child closes */
   unsigned n_fds_to_close;
@@ -37,7 +37,7 @@ static bool is_known_peer(const char *address) {
 }
 
 static bool is_dialled(int fd) {
-  char address[RPC_ADDRESS];
+  char address[RPC_ADDRESS_BYTES];
   return rpc_read_peer_address(fd, address, sizeof(address)) && is_known_peer(address);
 }
 
@@ -68,7 +68,7 @@ static void install_handlers(void) {
 }
 
 void rpc_fork_record_dialled_peer(const char *address) {
-  if (!address || strlen(address) >= RPC_ADDRESS) return;
+  if (!address || strlen(address) >= RPC_ADDRESS_BYTES) return;
   (void)pthread_once(&forks.install_once, install_handlers);
   pthread_mutex_lock(&forks.lock);
   if (forks.n_dialled_peers < MAX_PEERS && !is_known_peer(address))

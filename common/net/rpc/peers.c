@@ -230,7 +230,7 @@ static void cut_socket(int fd) {
 }
 
 static void cut_if_address(int fd, void *address) {
-  char text[RPC_ADDRESS];
+  char text[RPC_ADDRESS_BYTES];
   if (rpc_read_peer_address(fd, text, sizeof(text)) && strcmp(text, address) == 0) cut_socket(fd);
 }
 
@@ -254,7 +254,7 @@ void rpc_cut_connection(const char *address) {
 }
 
 typedef struct fd_list {
-  int *fds; /* [max_fds] */
+  int *fds; /* [max_fds] descriptors found so far */
   size_t n, max_fds;
 } fd_list;
 
@@ -277,7 +277,7 @@ typedef struct port_count {
  * connection has another local port. */
 static void count_if_port(int fd, void *user) {
   port_count *count = user;
-  char text[RPC_ADDRESS];
+  char text[RPC_ADDRESS_BYTES];
   struct sockaddr_storage local_address = {0};
   socklen_t size = sizeof(local_address);
   if (getsockname(fd, (struct sockaddr *)&local_address, &size) != 0) return;

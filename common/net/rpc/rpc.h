@@ -33,7 +33,7 @@ extern "C" {
 /* A piece of a received message, valid until the callback or handler that got it returns. */
 typedef struct clv_iov {
   const void *data;
-  size_t len; /* bytes */
+  size_t len; /* length in bytes */
 } clv_iov;
 
 /* A piece of a message to send. release_owner not NULL: the bytes are not copied, and `data` must
@@ -43,7 +43,7 @@ typedef struct clv_iov {
  * NULL: the bytes are copied before clv_rpc_stream_send returns. */
 typedef struct clv_rpc_piece {
   const void *data;
-  size_t len; /* bytes, may be 0 */
+  size_t len; /* length in bytes, may be 0 */
   void (*release_owner)(void *owner);
   void *owner;
 } clv_rpc_piece;
@@ -102,14 +102,14 @@ clv_code clv_rpc_pem_copy(const clv_rpc_pem *from, clv_rpc_pem *ret, clv_err *er
 /* wipes and frees a copy and zeroes *pem; NULL is allowed */
 void clv_rpc_pem_clear(clv_rpc_pem *pem);
 
-/* ---- streams --------------------------------------------------------------------------------- */
+/* ---- streams of messages --------------------------------------------------------------------- */
 
 typedef struct clv_rpc_stream clv_rpc_stream;
 
 typedef struct clv_rpc_peer {
   const char *uri;     /* verified identity, e.g. "spiffe://hospital/master" */
   const char *address; /* "ipv4:10.0.0.7:41212"; for messages only, proves nothing */
-  /* atomic; of a unary call: true if the caller has cancelled or disconnected, or its deadline has
+  /* atomic flag of a unary call: the caller has cancelled or disconnected, or its deadline has
    * passed */
   const bool *is_cancelled;
 } clv_rpc_peer;
@@ -189,8 +189,8 @@ typedef struct clv_rpc_channel_options {
   const char *expected_uri;
   clv_rpc_pem pem;
   clv_rpc_limits limits;
-  /* atomic; a connect in progress fails with CLV_CANCELLED when it turns true; NULL: never. Has to
-   * outlive the channel. */
+  /* atomic flag; when it turns true, a connect in progress fails with CLV_CANCELLED. NULL: no flag.
+   * Has to outlive the channel. */
   const bool *connect_stop_flag;
 } clv_rpc_channel_options;
 
@@ -220,7 +220,7 @@ clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms,
 const clv_cancel_hook *clv_rpc_set_cancel_hook(const clv_cancel_hook *hook);
 /* CLV_CANCELLED: this thread's hook says that it shall stop waiting, or clv_interrupt_check does */
 clv_code clv_rpc_check_cancel_hook(clv_err *err) CLV_USE_RESULT;
-bool clv_rpc_has_cancel_hook(void); /* this thread has one */
+bool clv_rpc_has_cancel_hook(void); /* true if this thread has a cancel hook */
 
 /* BLOCKS. Makes one unary call; dials if needed. Replaces `reply`. Returns the server's code. */
 clv_code clv_rpc_call_unary(clv_rpc_channel *channel, const char *method, const void *request,
@@ -286,8 +286,9 @@ typedef struct clv_rpc_server_options {
   unsigned n_handler_threads; /* 0 means 4; one identity may use at most half of them */
   /* requests of one identity that wait for a handler thread; 0: 64 */
   unsigned max_waiting_unary_calls;
-  unsigned max_calls_per_peer;   /* concurrent unary calls and streams of one identity; 0: 64 */
-  unsigned max_streams_per_conn; /* HTTP/2 setting; 0: 128 */
+  unsigned max_calls_per_peer; /* concurrent unary calls and streams of one identity; 0: 64 */
+  /* concurrent streams of one connection (an HTTP/2 setting); 0: 128 */
+  unsigned max_streams_per_conn;
   /* cancelled or surplus calls of one identity before it is cut off; 0: 100 */
   unsigned max_cancels_per_second;
   unsigned cut_off_ms; /* how long a cut-off identity is refused; 0: 10,000 */

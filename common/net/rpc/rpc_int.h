@@ -31,7 +31,7 @@ typedef struct rpc_tag {
 
 #define RPC_OWNER(ptr, type, field) ((type *)(void *)((char *)(ptr)-offsetof(type, field)))
 
-/* ---- handlers.c ------------------------------------------------------------------------------ */
+/* ---- declarations of handlers.c -------------------------------------------------------------- */
 
 /* Thread pool with a bounded queue of jobs. Runs unary handlers and deferred sends. */
 typedef struct rpc_pool {
@@ -49,7 +49,7 @@ void rpc_pool_stop(rpc_pool *pool); /* runs the queued jobs, then joins the thre
 /* false: the queue is full, or the pool is ending */
 bool rpc_pool_add_job(rpc_pool *pool, clv_rpc_job *job);
 
-/* ---- runtime.c ------------------------------------------------------------------------------- */
+/* ---- declarations of runtime.c --------------------------------------------------------------- */
 
 struct clv_rpc_runtime {
   grpc_completion_queue *queue;
@@ -97,7 +97,7 @@ clv_code rpc_code_of_status(grpc_status_code status);
 /* Converts a clv_code to a gRPC status. Codes that gRPC lacks become a similar one. */
 grpc_status_code rpc_status_of_code(clv_code code);
 
-/* ---- bytes.c --------------------------------------------------------------------------------- */
+/* ---- declarations of bytes.c ----------------------------------------------------------------- */
 
 /* Returns the pieces of `buffer` in *ret_pieces. They point into the buffer. The array of pieces is
  * `fixed` if they fit there, else *ret_heap, which the caller frees. CLV_UNIMPLEMENTED: the message
@@ -109,7 +109,7 @@ clv_code rpc_buffer_list_pieces(grpc_byte_buffer *buffer, clv_iov fixed[RPC_MAX_
 /* Copies at most RPC_TEXT - 1 bytes of text. Bytes that are not printable ASCII become '?'. */
 void rpc_copy_printable(char dst[RPC_TEXT], const void *src, size_t len);
 
-/* ---- credentials.c --------------------------------------------------------------------------- */
+/* ---- declarations of credentials.c ----------------------------------------------------------- */
 
 /* PEM text of one side; owns its strings. */
 typedef struct rpc_pem {
@@ -166,7 +166,7 @@ grpc_server_credentials *rpc_server_credentials(rpc_server_certs *certs);
  * several URIs. */
 clv_code rpc_peer_uri(grpc_call *call, char **ret_uri, clv_err *err) CLV_USE_RESULT;
 
-/* ---- args.c ---------------------------------------------------------------------------------- */
+/* ---- declarations of args.c ------------------------------------------------------------------ */
 
 enum { RPC_MAX_ARGS = 32 };
 
@@ -193,7 +193,7 @@ void rpc_args_add_client(rpc_args *args);
 /* Adds the arguments of a server. options->limits must have its defaults filled in. */
 void rpc_args_add_server(rpc_args *args, const clv_rpc_server_options *options);
 
-/* ---- stream.c -------------------------------------------------------------------------------- */
+/* ---- declarations of stream.c ---------------------------------------------------------------- */
 
 /* Makes a stream on `call` and takes over the call. The stream has one reference, which belongs to
  * this library until on_closed. */
@@ -212,7 +212,7 @@ void rpc_stream_start_server(clv_rpc_stream *stream,
 void rpc_stream_accept(clv_rpc_stream *stream, const clv_rpc_stream_events *events);
 void rpc_stream_refuse(clv_rpc_stream *stream, clv_code code, const char *text);
 
-/* ---- peers.c --------------------------------------------------------------------------------- */
+/* ---- declarations of peers.c ----------------------------------------------------------------- */
 
 /* Record of one identity at a server. Kept while the identity has calls, has wasted calls in the
  * current second or is refused for wasted calls. */
@@ -259,7 +259,7 @@ rpc_admission rpc_peers_begin_handling(rpc_peers *peers, rpc_peer_entry *entry, 
  * the identity; NULL: none. */
 clv_rpc_job *rpc_peers_end_handling(rpc_peers *peers, rpc_peer_entry *entry);
 
-enum { RPC_ADDRESS = 80 }; /* bytes of a peer address as text, its final zero included */
+enum { RPC_ADDRESS_BYTES = 80 }; /* bytes of a peer address as text, its final zero included */
 /* Writes the peer address of `fd` as gRPC spells it. False: `fd` is no connected IP socket. */
 bool rpc_read_peer_address(int fd, char *text, size_t len);
 /* Lists descriptors of the process in ret_fds, [max]. Returns how many. */

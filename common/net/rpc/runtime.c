@@ -329,8 +329,8 @@ void clv_rpc_runtime_free(clv_rpc_runtime *runtime) {
   grpc_completion_queue_shutdown(runtime->queue);
   if (runtime->has_admission_thread) pthread_join(runtime->admission_thread, NULL);
   for (unsigned i = 0; i < runtime->n_threads; i++) {
-    /* threads[0], the leader, was joined, so the queue is empty: stop the helpers, the other
-     * threads */
+    /* threads[0], the leader, has ended, so the queue is empty: now stops the helpers, which are
+     * all other threads */
     if (i == 1) {
       pthread_mutex_lock(&runtime->lock);
       runtime->is_stopping = true;

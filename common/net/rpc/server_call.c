@@ -18,7 +18,7 @@ typedef struct incoming_call {
   rpc_peer_entry *peer_entry;
   clv_rpc_peer peer;
   char *peer_uri;
-  char *peer_address; /* allocated by gRPC */
+  char *peer_address; /* address of the peer, memory of gRPC */
   char method[RPC_TEXT];
   uint64_t connection_number;
   int grpc_cancelled_flag;
@@ -115,7 +115,7 @@ static void refuse_call(incoming_call *in, rpc_refusal refusal, const clv_err *e
   drop_call_hold(in);
 }
 
-/* ---- unary calls ----------------------------------------------------------------------------- */
+/* ---- handling unary calls -------------------------------------------------------------------- */
 
 static clv_code call_handler(incoming_call *in, clv_bytes *reply, clv_err *err) {
   clv_iov fixed[RPC_MAX_PIECES];

@@ -9,7 +9,8 @@
 
 struct clv_rpc_server {
   clv_rpc_runtime *runtime;
-  clv_rpc_server_options options; /* with the defaults of limits filled in; pem is zeroed */
+  /* options of the server, with the defaults of limits filled in; pem is zeroed */
+  clv_rpc_server_options options;
   rpc_server_certs certs;
   rpc_peers peers;
   rpc_pool handler_pool;

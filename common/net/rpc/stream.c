@@ -272,17 +272,16 @@ static void end_call(clv_rpc_stream *stream, bool sends_status) {
   grpc_slice_unref(details);
 }
 
-/* Cancels a stream that was cancelled before, and waits for the answer to its half close or status.
- */
+/* Cancels once more a stream that was cancelled before, and that is waiting for the answer to its
+ * half close or status. */
 static void cancel_closing_stream(clv_rpc_stream *stream) {
   if (!rpc_stream_hold_call(stream)) return;
   grpc_call_cancel_with_status(stream->call, GRPC_STATUS_CANCELLED, stream->cancel_text, NULL);
   rpc_stream_release_call(stream);
 }
 
-/* The server of a client's cancelled stream cannot tell the cancel from a lost connection, so a
- * client with a reason and no message in flight ends the stream by a half close, which the server
- * answers at once. */
+/* A server cannot tell a client's cancel from a lost connection. So a client that has a reason and
+ * no message in flight ends the stream by a half close, which the server answers at once. */
 void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *text) {
   if (code == CLV_OK) code = CLV_CANCELLED;
   pthread_mutex_lock(&stream->lock);

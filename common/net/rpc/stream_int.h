@@ -41,7 +41,7 @@ struct clv_rpc_stream {
 
   bool is_server;
   size_t max_message_bytes;
-  unsigned peer_timeout_ms; /* client only */
+  unsigned peer_timeout_ms; /* client only: time after which a silent peer is lost, ms */
   clv_rpc_stream_events events;
   /* server only: called for each received message, and when the stream has ended */
   void (*on_message_received)(void *callback_arg, size_t bytes);
@@ -50,11 +50,14 @@ struct clv_rpc_stream {
 
   rpc_tag send_tag, recv_tag, end_tag;
   grpc_byte_buffer *received_buffer;
-  grpc_metadata_array initial_metadata, trailing_metadata; /* client only */
-  grpc_status_code status;                                 /* client only */
-  grpc_slice status_details;                               /* client only */
-  const char *error_string;                                /* client only */
-  int grpc_cancelled_flag;                                 /* server only; set by gRPC */
+  /* client only: metadata from the server */
+  grpc_metadata_array initial_metadata, trailing_metadata;
+  grpc_status_code status;   /* client only: status of the call */
+  grpc_slice status_details; /* client only: text of the status */
+  /* client only: gRPC's description of a failure */
+  const char *error_string;
+  /* server only: not 0 if the call was cancelled; set by gRPC */
+  int grpc_cancelled_flag;
 
   pthread_mutex_t lock; /* guards everything below */
   grpc_call *call;

@@ -37,15 +37,16 @@ typedef union address {
 
 typedef struct entry {
   bool is_used;
-  bool has_sent_handshake;    /* a handshake message was received */
-  bool is_admitted;           /* the admission has admitted its certificate */
-  bool is_counted_for_holder; /* the admission counts it against its holder */
-  bool is_shut;               /* this file has shut the connection down; n_live does not count it */
+  bool has_sent_handshake; /* a handshake message was received */
+  bool is_admitted;        /* the admission has admitted its certificate */
+  /* the connection counts against its holder (the identity in its certificate) */
+  bool is_counted_for_holder;
+  bool is_shut; /* this file has shut the connection down; n_live does not count it */
   bool is_output_redirected;
   uint32_t generation; /* number of times that this table entry was used */
   clv_tls_frame_meter frame_meter;
   clv_tls_decision decision;
-  int fd; /* -1: the number was reused by another connection */
+  int fd; /* descriptor of the connection; -1: another connection has got the number */
   uint64_t began_ns;
   size_t holder_number;
   /* fields of the connection's certificate; NULL until the certificate is admitted */
@@ -104,7 +105,7 @@ static void shut_connection(entry *e) {
   if (memcmp(&now, &e->peer_address, sizeof now) == 0) shutdown(e->fd, SHUT_RDWR);
 }
 
-/* ---- freeing connections --------------------------------------------------------------------- */
+/* ---- closing a handshake to make room for a connection --------------------------------------- */
 
 static bool is_handshaking(const entry *e) {
   return e->is_used && !e->is_shut && !e->is_counted_for_holder;
@@ -115,8 +116,8 @@ static bool is_better_to_close(const entry *a, const entry *b) {
   return a->began_ns < b->began_ns;
 }
 
-/* Returns, of the address with the most handshakes, the handshake that has been silent for
- * longest. */
+/* Returns the handshake that has been silent for longest among those of the address with the most
+ * handshakes. */
 static entry *find_handshake_to_close(void) {
   uint32_t count[MAX_HASH] = {0}, most = 0;
   entry *found = NULL;
@@ -463,7 +464,7 @@ static entry *find_unused_entry(void) {
   return n_entries < TABLE_ENTRIES ? &entries[n_entries++] : NULL;
 }
 
-static entry *take_table_entry(int fd) {
+static entry *add_connection_entry(int fd) {
   pthread_mutex_lock(&lock);
   entry *e = find_unused_entry();
   if (e) {
@@ -482,7 +483,7 @@ static entry *take_table_entry(int fd) {
 static void on_ssl_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
                        void *argp) {
   (void)parent, (void)ptr, (void)argl, (void)argp;
-  CRYPTO_set_ex_data(ad, index, next_fd >= 0 ? take_table_entry(next_fd) : NULL);
+  CRYPTO_set_ex_data(ad, index, next_fd >= 0 ? add_connection_entry(next_fd) : NULL);
   next_fd = -1;
 }
 
@@ -523,7 +524,7 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
   pthread_mutex_unlock(&lock);
 }
 
-/* ---- public functions ------------------------------------------------------------------------ */
+/* ---- functions that other files call --------------------------------------------------------- */
 
 static void register_callbacks(void) {
   entries = calloc(TABLE_ENTRIES, sizeof *entries);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Certificate authority of `certs`: one EC P-256 key that signs leaves with one URI each. Names are
- * added to certificates as objects, never as text of OpenSSL's extension language, so that no name
- * can add a second one.
+ * added to certificates as objects, never as text of OpenSSL's extension language, so that the text
+ * of a name cannot add another name.
  */
 #include "common/net/tls/tls_int.h"
 

@@ -113,7 +113,7 @@ static clv_code write_list(const char *path, X509_CRL *crl, clv_err *err) {
   return clv_file_write_durable(path, data, len, 0644, err);
 }
 
-/* ---- public functions ------------------------------------------------------------------------ */
+/* ---- functions that other files call --------------------------------------------------------- */
 
 static clv_code check_issuer(const char *path, X509 *cert, const clv_tls_authority *ca,
                              clv_err *err) {

@@ -41,7 +41,7 @@ void clv_tls_crl_freep(clv_tls_crl **c) {
   *c = NULL;
 }
 
-/* ---- names and numbers ----------------------------------------------------------------------- */
+/* ---- names of issuers, and serial numbers ---------------------------------------------------- */
 
 void clv_tls_issuer_text(const X509_NAME *name, char buf[CLV_TLS_ISSUER_LEN]) {
   buf[0] = '\0';
@@ -67,7 +67,7 @@ static int compare_texts(const void *a, const void *b) {
   return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* ---- reading one list ------------------------------------------------------------------------ */
+/* ---- reading one revocation list ------------------------------------------------------------- */
 
 static bool is_signed_by_any(X509_CRL *crl, const STACK_OF(X509) * ca) {
   for (int i = 0; i < sk_X509_num(ca); i++) {

@@ -17,7 +17,8 @@ enum {
   SMALL_FRAME_BYTES = 1024,
   MAX_HEADER_BLOCK = 64 << 10
 };
-/* unread bytes written off per second, because calls that end early leave some */
+/* bytes per second that are subtracted from a connection's unread bytes, because calls that end
+ * early leave some bytes that gRPC never delivers */
 enum { UNREAD_LEAKS_PER_S = 64 << 10 };
 
 enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE };
@@ -36,7 +37,7 @@ static const struct {
     [CLV_TLS_SMALL_DATA] = {200000, 1000, "messages in pieces of a few bytes"},
 };
 
-/* ---- leaky buckets --------------------------------------------------------------------------- */
+/* ---- leaky buckets of a connection ----------------------------------------------------------- */
 
 static void leak_buckets(clv_tls_frame_meter *f, uint64_t now_ns) {
   uint64_t s = (now_ns - f->buckets_leaked_until_ns) / 1000000000u;
@@ -66,7 +67,7 @@ void clv_tls_frame_meter_credit_message(clv_tls_frame_meter *f, size_t bytes) {
   f->unread_bytes -= CLV_MIN((uint64_t)bytes + 5, f->unread_bytes);
 }
 
-/* ---- charging frames ------------------------------------------------------------------------- */
+/* ---- charging the frames of a connection ----------------------------------------------------- */
 
 /* Charges a HEADERS or CONTINUATION frame. Refuses a header block whose frames have more than
  * MAX_HEADER_BLOCK bytes together. */

@@ -148,7 +148,7 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
   count_failure(ssl, failure);
 }
 
-/* ---- public functions ------------------------------------------------------------------------ */
+/* ---- functions that other files call --------------------------------------------------------- */
 
 static void register_callbacks(void) {
   if (CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL_CTX, 0, NULL, on_context_new, NULL, NULL) >= 0)

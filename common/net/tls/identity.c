@@ -13,8 +13,8 @@
 typedef struct credentials {
   const char *ca_path, *cert_path, *key_path;
   STACK_OF(X509) * ca;
-  STACK_OF(X509) * chain; /* leaf first */
-  X509 *leaf;             /* owned by chain */
+  STACK_OF(X509) * chain; /* certificate chain, leaf first */
+  X509 *leaf;             /* leaf certificate, owned by `chain` */
   EVP_PKEY *key;
 } credentials;
 
@@ -190,7 +190,7 @@ static clv_code check_chain(const credentials *c, unsigned usage, int64_t *ret_e
   return CLV_OK;
 }
 
-/* ---- checking all three files ---------------------------------------------------------------- */
+/* ---- checking the CA, the certificate and the key together ----------------------------------- */
 
 static clv_code check_credentials(const credentials *c, clv_tls_identity *identity, clv_err *err) {
   CLV_TRY(check_key(c, err));

@@ -22,7 +22,7 @@ const char *clv_tls_openssl_reason(char buf[CLV_TLS_ERROR_LEN]) {
   return buf;
 }
 
-/* ---- key files ------------------------------------------------------------------------------- */
+/* ---- reading key files ----------------------------------------------------------------------- */
 
 void clv_secret_freep(char **text) {
   if (*text) explicit_bzero(*text, strlen(*text));
@@ -34,8 +34,8 @@ static void close_fd(int *fd) {
   if (*fd >= 0) close(*fd);
 }
 
-/* True for a file of systemd's credentials. Only the service can enter their folder. If it enters
- * through an access list, the list's mask looks like rights of the group. */
+/* True for a file of systemd's credentials. Only the service can enter the folder of these files.
+ * If an access list lets it enter, the list's mask looks like rights of the group. */
 static bool is_systemd_credential(const char *path) {
   const char *folder = getenv("CREDENTIALS_DIRECTORY");
   size_t n = folder ? strlen(folder) : 0;

@@ -18,13 +18,13 @@ const char *clv_tls_step_name(clv_tls_step step) {
   return (unsigned)step < CLV_COUNT(step_names) ? step_names[step] : "unknown";
 }
 
-/* ---- one connection -------------------------------------------------------------------------- */
+/* ---- one connection of the probe ------------------------------------------------------------- */
 
 typedef struct prober {
   clv_tls_socket socket;
   SSL_CTX *ctx;
   SSL *ssl;
-  BIO *in, *out;      /* owned by ssl */
+  BIO *in, *out;      /* memory that OpenSSL reads from and writes to, owned by ssl */
   bool has_eof;       /* the peer closed the TCP connection */
   X509 *peer_cert;    /* the peer's leaf, verified or not */
   int verify_error;   /* X509_V_OK, or the first error of the peer's chain */
@@ -514,7 +514,7 @@ void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identi
   clv_tls_probe_result r;
   char host[256];
   uint16_t port;
-  /* the worker did not refuse this process */
+  /* an error with one of these codes is no refusal by the worker */
   if (err->code == CLV_DEADLINE || err->code == CLV_CANCELLED) return;
   if (!clv_tls_split_address(address, host, &port)) return;
   timeout_ms = CLV_MAX(1u, CLV_MIN(timeout_ms, (uint32_t)MAX_TIMEOUT_MS));

@@ -13,7 +13,8 @@
 
 #include "common/net/tls/tls_int.h"
 
-/* smallest digest, bytes; OpenSSL's security level of 112 bits */
+/* MIN_DIGEST_BYTES: size of the smallest digest that is accepted; AUTH_LEVEL: OpenSSL's security
+ * level of 112 bits */
 enum { MIN_DIGEST_BYTES = 32, AUTH_LEVEL = 2 };
 
 static void cms_freep(CMS_ContentInfo **p) { CMS_ContentInfo_free(*p); }

@@ -61,7 +61,7 @@ typedef enum clv_tls_failure {
   CLV_TLS_FAILURE_NO_CERTIFICATE,
   CLV_TLS_FAILURE_BAD_CERTIFICATE, /* not valid yet, revoked, damaged or not for this use */
   CLV_TLS_FAILURE_VERSION,         /* the peer offers nothing newer than TLS 1.2 */
-  CLV_TLS_FAILURE_PROTOCOL,        /* a violation of TLS */
+  CLV_TLS_FAILURE_PROTOCOL,        /* the peer violated the TLS protocol */
   CLV_TLS_FAILURE_NOT_ALLOWED, /* NOT_ALLOWED, QUOTA, SHED and REVOKED: refused by the admission */
   CLV_TLS_FAILURE_QUOTA,
   CLV_TLS_FAILURE_SHED, /* all connections were in use */
@@ -146,8 +146,8 @@ clv_code clv_tls_set_admission(const clv_tls_admission *admission, clv_err *err)
 void clv_tls_clear_admission(void);
 
 /* Announces that `fd` was accepted, and that the next TLS object made by this thread is for it. If
- * all connections are in use, closes one handshake: of the address with the most handshakes, the
- * one that has been silent for longest. False: there is none, so close fd. */
+ * all connections are in use, closes one handshake: the one that has been silent for longest among
+ * those of the address with the most handshakes. False: there is none, so close fd. */
 bool clv_tls_accepted_expect_fd(int fd) CLV_USE_RESULT;
 /* Calls SSL_read of OpenSSL for the worker (worker/read_guard.c), and charges the received frames
  * to the connection (frames.c). Once the connection has exceeded a limit, it is shut and no more
@@ -173,8 +173,8 @@ uint64_t clv_tls_accepted_shed_count(void);
 /* A checked identity of this process. Read-only; strings are NUL-terminated and owned by it. */
 typedef struct clv_tls_identity {
   char *ca_pem;              /* all CA certificates of the file */
-  char *cert_pem;            /* leaf first, then intermediates */
-  char *key_pem;             /* wiped before it is freed */
+  char *cert_pem;            /* own certificates: leaf first, then intermediates */
+  char *key_pem;             /* private key, wiped before it is freed */
   char uri[CLV_TLS_URI_LEN]; /* the only URI of the leaf */
   int64_t not_before;
   int64_t not_after; /* end of validity of the leaf, or of a CA above it that ends earlier */
@@ -277,7 +277,7 @@ typedef struct clv_tls_issue_options {
   int validity_days; /* days of validity: 1..CLV_TLS_MAX_DAYS and not beyond the CA's own end */
   int64_t not_before_offset_s; /* validity begins at now + this; `certs issue` passes -300 */
   unsigned usage;              /* CLV_TLS_CLIENT | CLV_TLS_SERVER; 0 means both */
-  unsigned rsa_bits;           /* 0: EC P-256; else an RSA key of 2048..4096 bits */
+  unsigned rsa_bits;           /* size of an RSA key, 2048..4096 bits; 0: the key is EC P-256 */
   bool may_overwrite;          /* overwrite NAME.pem and NAME.key */
   /* For tests, which need bad certificates: no URI or several, any text as a DNS name, a validity
    * in the past or beyond the CA's, CLV_TLS_CODE_SIGNING, RSA keys from 1024 bits. */
@@ -314,10 +314,10 @@ typedef struct clv_tls_probe_result {
   clv_code code;            /* CLV_OK when ok */
   char reason[320];         /* why it failed, one sentence; empty when ok */
   char fix[320];            /* how to fix the failure; empty when ok */
-  /* set if the clocks of the two sides may disagree, also on success; empty: they agree */
+  /* text that the clocks of the two sides may disagree, also on success; empty: they agree */
   char clock_hint[200];
   char address[80]; /* last address tried, such as "127.0.0.1:50051" or "[::1]:50051" */
-  char peer_uri[CLV_TLS_URI_LEN]; /* empty: not seen, or no or several URIs */
+  char peer_uri[CLV_TLS_URI_LEN]; /* identity of the peer; empty: not seen, or no or several URIs */
   /* validity of the peer's certificate; 0: no certificate was seen */
   int64_t peer_not_before, peer_not_after;
   char tls_version[16]; /* "TLSv1.3"; empty: no handshake */
@@ -326,10 +326,10 @@ typedef struct clv_tls_probe_result {
 } clv_tls_probe_result;
 
 /* Dials host:port as a master would, and reports how far it got. Tries all addresses of the name,
- * IPv4 and IPv6, each with its share of timeout_ms (1..600000; the resolver has time-outs of its
- * own). identity: ours. expected_uri: identity of the peer; NULL: any. In TLS 1.3 a server checks
- * our certificate after our side of the handshake is over, so the probe reads for another 300 ms
- * (or three connect times, if longer) until HTTP/2 data or a refusal comes. CLV_OK: the probe ran;
+ * IPv4 and IPv6, each with a part of timeout_ms (1..600000; the resolver has time-outs of its own).
+ * identity: ours. expected_uri: identity of the peer; NULL: any. In TLS 1.3 a server checks our
+ * certificate after our side of the handshake is over, so the probe reads for another 300 ms (or
+ * three connect times, if longer) until HTTP/2 data or a refusal comes. CLV_OK: the probe ran;
  * ret->ok is its result. Errors: CLV_INVALID for arguments, CLV_INTERNAL. */
 clv_code clv_tls_probe(const char *host, uint16_t port, const clv_tls_identity *identity,
                        const char *expected_uri, uint32_t timeout_ms, clv_tls_probe_result *ret,
@@ -347,10 +347,10 @@ void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identi
 
 typedef enum clv_tls_version { CLV_TLS_1_2, CLV_TLS_1_3 } clv_tls_version;
 
-/* Reports in *ret_accepted whether host:port answers a handshake that offers `version` alone with a
- * ServerHello, whatever it later reports about our certificate. Works after
- * clv_tls_set_min_version, too. identity may be NULL. Errors: CLV_UNAVAILABLE (no connection),
- * CLV_DEADLINE (no answer), CLV_NOT_FOUND (name), CLV_INVALID, CLV_INTERNAL. */
+/* Reports in *ret_accepted whether host:port accepts `version`: it answers a handshake that offers
+ * only this version with a ServerHello. Its later reports about our certificate do not matter.
+ * Works after clv_tls_set_min_version, too. identity may be NULL. Errors: CLV_UNAVAILABLE (no
+ * connection), CLV_DEADLINE (no answer), CLV_NOT_FOUND (name), CLV_INVALID, CLV_INTERNAL. */
 clv_code clv_tls_probe_version(const char *host, uint16_t port, clv_tls_version version,
                                const clv_tls_identity *identity, uint32_t timeout_ms,
                                bool *ret_accepted, clv_err *err) CLV_USE_RESULT;

@@ -95,7 +95,7 @@ clv_code clv_tls_authority_load(const char *dir, clv_tls_authority *ca,
                                 clv_err *err) CLV_USE_RESULT;
 void clv_tls_authority_clear(clv_tls_authority *ca);
 
-/* ---- revoked certificates -------------------------------------------------------------------- */
+/* ---- lists of revoked certificates ----------------------------------------------------------- */
 
 enum { CLV_TLS_ISSUER_LEN = 256, CLV_TLS_SERIAL_LEN = 80 };
 
@@ -111,7 +111,7 @@ clv_code clv_tls_verification_install(clv_err *err) CLV_USE_RESULT;
 /* Makes OpenSSL call accepted.c for every connection. */
 clv_code clv_tls_accepted_install(clv_err *err) CLV_USE_RESULT;
 
-/* ---- frames.c -------------------------------------------------------------------------------- */
+/* ---- declarations of frames.c ---------------------------------------------------------------- */
 
 enum { CLV_TLS_FRAME_HEAD = 9 };
 
@@ -146,7 +146,7 @@ const char *clv_tls_frame_meter_charge(clv_tls_frame_meter *f, const uint8_t *da
 void clv_tls_frame_meter_credit_message(clv_tls_frame_meter *f, size_t bytes);
 void clv_tls_frame_meter_credit(clv_tls_frame_meter *f, clv_tls_bucket bucket, uint32_t amount);
 
-/* ---- accepted.c, called by handshakes.c ------------------------------------------------------ */
+/* ---- functions of accepted.c that handshakes.c calls ----------------------------------------- */
 
 /* Disables session tickets. Called at the first message of each connection. */
 void clv_tls_accepted_on_begin(SSL *ssl);
@@ -161,7 +161,7 @@ bool clv_tls_accepted_get_failure(const SSL *ssl, clv_tls_failure *ret);
 /* ---- TCP with a deadline --------------------------------------------------------------------- */
 
 typedef struct clv_tls_socket {
-  int fd; /* -1: none */
+  int fd; /* descriptor of the socket; -1: not connected */
   char address[80];
   double connect_ms;
   const char *fix; /* static text that says how to fix a failed dial; set only after a failure */

@@ -29,7 +29,7 @@ static void copy_text(char *dst, size_t limit, const char *text) {
 }
 
 void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop) {
-  /* CLV_BAD_ANSWER is never sent */
+  /* CLV_BAD_ANSWER, which is above CLV_UNAUTHENTICATED, is never sent */
   frame->failure.code = code > CLV_UNAUTHENTICATED ? CLV_ABORTED : code;
   frame->failure.offending_value[0] = '\0';
   copy_text(frame->failure.text, CLV_WIRE_TEXT, text);
@@ -40,8 +40,8 @@ bool clv_frame_is_failure(const clv_frame *f) {
   return f->kind == CLV_ERROR || f->kind == CLV_ABORT || f->has_failure;
 }
 
-/* Rebuilds the place of a failed op (module, layer, op) from a hop. Reads only numbers and words
- * that this program writes. */
+/* Rebuilds, from a hop, the text that says which op failed (module, layer, op). Reads only numbers
+ * and words that this program writes. */
 static void rebuild_failed_op(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
   unsigned module, layer;
   char op[32], verb[32];

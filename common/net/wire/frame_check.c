@@ -404,7 +404,7 @@ static clv_code check_ack(const clv_frame *f, size_t payload_len, clv_err *err) 
 typedef clv_code (*body_check)(const clv_frame *f, size_t payload_len, clv_err *err);
 
 #define AT(body) [__builtin_ctz(body)]
-/* Indexed by the number of the body's bit; NULL: nothing to check. */
+/* Check of each body, indexed by the number of the body's bit; NULL: no check. */
 static const body_check body_checks[N_BODIES] = {
     AT(BODY_ATTACH) = check_attach,      AT(BODY_ATTACHED) = check_attached,
     AT(BODY_COMMIT) = check_commit,      AT(BODY_FAILURE) = check_failure,
@@ -486,7 +486,7 @@ static clv_code check_tensors(const clv_frame *f, size_t payload_len, const clv_
   return CLV_OK;
 }
 
-/* ---- complete frames ----------------------------------------------------------------------- */
+/* ---- checks of complete frames --------------------------------------------------------------- */
 
 static clv_code check_scalar_fields(const clv_frame *f, const kind_rule *rule, clv_err *err) {
   if (rule->needs_context && f->context == 0) return clv_fail(err, CLV_INVALID, "context id 0");

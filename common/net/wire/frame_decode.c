@@ -18,10 +18,10 @@ typedef struct decoder {
   size_t preceding_bytes;
   unsigned found_bodies; /* bits of the bodies found so far */
   bool has_payload;
-  bool has_own_frame; /* a field of the last frame was found */
+  bool has_last_frame_field; /* a field of the last frame was found */
 } decoder;
 
-/* ---- single values: stored at `place` ------------------------------------------------------ */
+/* ---- single values, stored at `dst` ---------------------------------------------------------- */
 
 static clv_code read_u32(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   uint64_t value;
@@ -215,7 +215,7 @@ static clv_code read_preceding_frame(decoder *d, const clv_field *f, void *dst, 
   return clv_cursor_skip(&d->cursor, len, err);
 }
 
-/* ---- calls and backward passes --------------------------------------------------------------- */
+/* ---- lists of calls and backward passes ------------------------------------------------------ */
 
 /* Takes the next index of a list into *ret. CLV_INVALID names the limit that is reached. */
 static clv_code take_next_index(uint32_t *n, uint32_t limit, const char *what, uint32_t *ret,
@@ -299,7 +299,7 @@ static clv_code read_field(decoder *d, const clv_field *f, clv_wire_type type, v
                            clv_err *err) {
   const field_reader *r = &readers[f->type];
   void *dst = (char *)base + f->offset;
-  d->has_own_frame |= f->type != FIELD_BUNDLED;
+  d->has_last_frame_field |= f->type != FIELD_BUNDLED;
   if (r->add_element && type == r->element_type) return r->add_element(d, dst, err);
   if (type != r->wire_type)
     return clv_fail(err, CLV_INVALID, "%s has wire type %d", f->name, (int)type);
@@ -328,7 +328,7 @@ static clv_code decode_frame(decoder *d, clv_frame *ret_frame, clv_payload *ret_
                              clv_err *err) {
   CLV_TRY(read_message(d, clv_frame_fields, FRAME_FIELDS, &d->frame, err));
   bool has_only_preceding_frames =
-      d->preceding_frames && d->preceding_frames->n_frames && !d->has_own_frame;
+      d->preceding_frames && d->preceding_frames->n_frames && !d->has_last_frame_field;
   if (!has_only_preceding_frames)
     CLV_TRY(clv_frame_check(&d->frame, d->found_bodies, d->payload.len, d->limits, err));
   clv_frame_set_has_flags(&d->frame, d->found_bodies);

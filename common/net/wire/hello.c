@@ -7,7 +7,7 @@
 
 #include "common/net/wire/unary_int.h"
 
-/* ---- limits and artifacts ------------------------------------------------------------------ */
+/* ---- the messages Limits and Artifact -------------------------------------------------------- */
 
 clv_wire_limits clv_wire_limits_default(void) {
   return (clv_wire_limits){

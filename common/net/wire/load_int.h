@@ -37,7 +37,7 @@ typedef struct clv_wire_param {
   clv_sha256 digest;
 } clv_wire_param;
 
-/* 0: none; else 1 + the optimiser's index in common/base/settings. */
+/* Optimiser of a module: 1 + its index in common/base/settings; 0: none. */
 typedef enum clv_wire_opt_kind { CLV_WIRE_OPT_NONE } clv_wire_opt_kind;
 #define CLV_WIRE_OPT_OF(kind) ((clv_wire_opt_kind)((int)(kind) + 1))
 
@@ -89,18 +89,18 @@ typedef struct clv_wire_load_request {
   bool frozen_has_no_grads_or_moments;
   bool stores_frozen_as_bf16;   /* frozen weights of linear are bf16 */
   clv_wire_optimizer optimizer; /* group 0: learning parameters that are in none of `groups` */
-  clv_wire_group *groups;       /* groups 1.. */
+  clv_wire_group *groups;       /* parameter groups 1, 2, ... */
   const char *device_name;
   /* the program's name of the module, up to CLV_WIRE_NAME bytes; may be empty */
   const char *module_name;
   clv_wire_init init_source;
-  clv_wire_artifact artifact; /* with CLV_WIRE_INIT_ARTIFACT */
+  clv_wire_artifact artifact; /* artifact with the initial weights, for CLV_WIRE_INIT_ARTIFACT */
   const char **frozen_names;
   /* [n_new_params] exact names, with CLV_WIRE_INIT_ARTIFACT: initialised, not read from the
    * artifact */
   const char **new_param_names;
   clv_wire_spec *input_specs;
-  clv_wire_tie *ties; /* [n_ties] */
+  clv_wire_tie *ties; /* [n_ties] ties of the graph's nodes */
 } clv_wire_load_request;
 
 typedef struct clv_wire_load_reply {

@@ -9,7 +9,7 @@
 
 enum { OP_MAX = 65535, MAX_LAYER_INDEX = 1 << 20 };
 
-/* ---- tensor specs -------------------------------------------------------------------------- */
+/* ---- specs of tensors ------------------------------------------------------------------------ */
 
 /* Reads a tensor spec. Its size in bytes must not overflow, because the worker allocates it
  * later. */
@@ -223,7 +223,8 @@ static clv_code decode_group(const Cleave__V1__ParamGroup *from, const clv_wire_
   return CLV_OK;
 }
 
-/* Reads the groups. Call after the optimizer was read. */
+/* Decodes the parameter groups of the request. Call it after the optimiser is decoded, because each
+ * group has the kind of the module's optimiser. */
 static clv_code decode_groups(const Cleave__V1__LoadModuleRequest *from, clv_wire_mem *mem,
                               clv_wire_load_request *m, clv_err *err) {
   size_t names = 0;
@@ -258,7 +259,8 @@ static clv_code decode_init(const Cleave__V1__LoadModuleRequest *from, clv_wire_
   return from->artifact ? clv_artifact_decode(from->artifact, &m->artifact, err) : CLV_OK;
 }
 
-/* Reads the ties. Call after the graph was read. */
+/* Decodes the ties of the request. Call it after the graph is decoded, because ties name its
+ * nodes. */
 static clv_code decode_ties(const Cleave__V1__LoadModuleRequest *from, clv_wire_mem *mem,
                             clv_wire_load_request *m, clv_err *err) {
   CLV_TRY(clv_check_count(from->n_ties, CLV_WIRE_PARAMS, "ties", err));
@@ -305,7 +307,8 @@ static clv_code decode_module_settings(const Cleave__V1__LoadModuleRequest *from
   return clv_decode_id(from->session, "session id", &m->session_id, err);
 }
 
-/* Reads the keys. Call after the graph was read. */
+/* Decodes the RNG keys of the graph's nodes. Call it after the graph is decoded, because it has a
+ * key for each node. */
 static clv_code decode_node_keys(const Cleave__V1__LoadModuleRequest *from,
                                  clv_wire_load_request *m, clv_err *err) {
   if (from->keys.len != m->graph.n_nodes * sizeof *m->node_keys)
@@ -383,7 +386,8 @@ static void encode_optimizer(const clv_wire_optimizer *from, Cleave__V1__Optimiz
 
 /* Memory of a group with its settings. */
 typedef struct group_parts {
-  /* must be first: an array of pointers to these structs serves as one of pointers to groups */
+  /* must be the first member, because protobuf-c gets an array of pointers to these structs as an
+   * array of pointers to groups */
   Cleave__V1__ParamGroup group;
   Cleave__V1__Optimizer optimizer;
 } group_parts;
@@ -478,7 +482,8 @@ clv_code clv_wire_load_reply_decode(const clv_piece *pieces, size_t n_pieces,
 
 /* Memory of a parameter with its spec. */
 typedef struct param_parts {
-  /* must be first: an array of pointers to these structs serves as one of pointers to params */
+  /* must be the first member, because protobuf-c gets an array of pointers to these structs as an
+   * array of pointers to parameters */
   Cleave__V1__ParamSpec param;
   spec_parts spec;
 } param_parts;

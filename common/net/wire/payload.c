@@ -9,7 +9,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { CACHE_LINE = 64 }; /* bytes */
+enum { CACHE_LINE = 64 }; /* bytes of a cache line */
 
 /* Callback for each part of bytes [from, from + len) of a payload, in order. */
 typedef void (*visitor)(void *state, const uint8_t *data, size_t len);

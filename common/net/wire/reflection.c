@@ -14,7 +14,7 @@
 extern const unsigned char clv_descriptor_set[];
 extern const size_t clv_descriptor_set_len;
 
-/* Cases of the two oneofs; the macros shorten their generated names. */
+/* Short names for the cases of the two oneofs (unions) of reflection messages. */
 #define QUESTION(which) \
   GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##which
 #define ANSWER(which) \
@@ -108,7 +108,7 @@ static bool file_has_name(text_range file, const char *name) {
   return is_equal_text(first_field_value(file, ANY_NAME), name);
 }
 
-/* ---- answers: `to` is a reply without its answer -------------------------------------------- */
+/* ---- answers, each added to the reply `to` --------------------------------------------------- */
 
 typedef Grpc__Reflection__V1alpha__ServerReflectionRequest request;
 typedef Grpc__Reflection__V1alpha__ServerReflectionResponse response;

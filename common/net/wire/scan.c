@@ -29,7 +29,7 @@ typedef struct level {
 typedef struct scanner {
   clv_wire_cursor cursor;
   level levels[CLV_SCAN_DEPTH];
-  size_t depth; /* levels in use */
+  size_t depth; /* number of levels in use */
   size_t memory_bytes, n_fields;
 } scanner;
 

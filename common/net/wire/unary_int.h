@@ -52,7 +52,7 @@ clv_code clv_wire_unpack_large(const ProtobufCMessageDescriptor *type, const clv
 clv_code clv_wire_pack(const ProtobufCMessage *message, clv_bytes *ret,
                        clv_err *err) CLV_USE_RESULT;
 
-/* ---- fields, both ways --------------------------------------------------------------------- */
+/* ---- converting and checking fields ---------------------------------------------------------- */
 
 clv_code clv_decode_id(ProtobufCBinaryData data, const char *what, clv_wire_id *ret,
                        clv_err *err) CLV_USE_RESULT;
@@ -72,7 +72,7 @@ char *clv_text_or_empty(const char *text); /* returns `text`, or "" for NULL */
 clv_code clv_alloc_proto_array(clv_wire_mem *mem, size_t n, size_t size, void *ret_array,
                                void *ret_items, clv_err *err) CLV_USE_RESULT;
 
-/* ---- shared messages ----------------------------------------------------------------------- */
+/* ---- messages that other messages contain ---------------------------------------------------- */
 
 /* Messages of cleave.proto that are fields of other messages. _encode fills the protobuf struct
  * from the clv_ struct; _decode checks the protobuf struct and fills the clv_ struct. */

@@ -35,8 +35,8 @@ enum {
   CLV_WIRE_CHUNK_BYTES = 256 << 10,
   CLV_WIRE_UNARY_MAX = 256 << 10,   /* bytes of any message that is not a Frame */
   CLV_WIRE_MIN_MESSAGE = 512 << 10, /* bytes of a message that every side accepts */
-  CLV_WIRE_BUNDLED = 15,            /* frames before the last one of a message, at most */
-  /* bytes before each frame that is not the last of its message, at most */
+  CLV_WIRE_BUNDLED = 15,            /* most frames in a message besides its last one */
+  /* most bytes of the prefix (tag and length) of each frame in a message except the last one */
   CLV_WIRE_BUNDLE_PREFIX = 8,
   CLV_WIRE_HEAD_MAX = 32 << 10,  /* bytes of a Frame without its payload */
   CLV_WIRE_TENSORS = 16,         /* tensors of one frame; inputs and outputs of one module */
@@ -120,7 +120,7 @@ enum {
 /* A piece of a received message. A message has one or more pieces of any size, also empty ones. */
 typedef struct clv_piece {
   const void *data;
-  size_t len; /* bytes */
+  size_t len; /* length in bytes */
 } clv_piece;
 
 typedef struct clv_wire_id {
@@ -208,13 +208,13 @@ typedef enum clv_attach_role { CLV_ATTACH_MASTER = 1, CLV_ATTACH_PEER = 2 } clv_
 typedef enum clv_state_kind {
   CLV_STATE_WEIGHTS = 1,
   CLV_STATE_OPTIMIZER,
-  CLV_STATE_GRADIENTS = 4, /* gradients of one context */
+  CLV_STATE_GRADIENTS = 4, /* gradients of parameters in one context */
   CLV_STATE_EMA = 5,       /* only STATE_LOAD: parameters, read from averages in a file */
 } clv_state_kind;
 
 /* One input of a CALL. */
 typedef struct clv_arg {
-  uint64_t value_id; /* id; 0 only with is_inline, so no other call can use the tensor */
+  uint64_t value_id; /* id of the value; 0, only with is_inline: no other call can use the tensor */
   bool needs_grad, is_inline;
 } clv_arg;
 
@@ -223,7 +223,8 @@ typedef struct clv_arg {
 typedef struct clv_target {
   uint64_t value_id;
   uint32_t input_index, contribution_index;
-  uint32_t to_peer; /* 0: the master; else backward.peer_names[to_peer - 1] */
+  /* peer that receives the gradient: backward.peer_names[to_peer - 1]; 0: the master */
+  uint32_t to_peer;
 } clv_target;
 
 /* A call that takes part in a backward pass. Its targets follow those of the call before it. */
@@ -245,8 +246,9 @@ typedef struct clv_tensor_head {
   clv_dtype dtype;
   clv_shape shape;
   uint64_t bytes;
-  uint64_t transfer_id; /* 0: inline in this frame's payload; else the id that its CHUNKs carry */
-  uint32_t crc32c;      /* CRC32C of the tensor's bytes */
+  /* id that the tensor's CHUNKs carry; 0: the tensor is inline in this frame's payload */
+  uint64_t transfer_id;
+  uint32_t crc32c; /* CRC32C of the tensor's bytes */
 } clv_tensor_head;
 
 /* A Frame without its payload. `kind` selects the bodies. Fields of other kinds are zero after
@@ -258,14 +260,16 @@ typedef struct clv_frame {
   uint32_t backward_pass_number;
   uint64_t context, message_id, reply_to, step;
   uint32_t micro_batch, module, module_generation, flags;
-  uint32_t contribution_index; /* GRADIENT: its position in the sum of its value's contributions */
+  /* GRADIENT: number by which the contributions to a value's gradient are sorted before they are
+   * summed */
+  uint32_t contribution_index;
   bool has_commit, has_vote, has_failure, has_measure, has_cached;
   /* CALL, DELIVER, VALUE, GRADIENT, REF_*: name of a worker; "" is the master */
   char to[CLV_WIRE_NAME + 1];
 
   struct {
     clv_wire_id session_id, incarnation;
-    uint64_t attempt_number; /* of the session, from 1; `epoch` in cleave.proto */
+    uint64_t attempt_number; /* number of the session's attempt, from 1; `epoch` in cleave.proto */
     uint32_t lane_index, n_lanes;
     clv_attach_role role;
     /* CLV_ATTACH_PEER: identity that opened the session at the dialling side */
@@ -290,10 +294,10 @@ typedef struct clv_frame {
     /* position in the execution order of its context; 0: the APPLY follows the context's calls */
     uint32_t step_position;
     bool saves_weights; /* keep the weights before the step, for calls with `old_weights` */
-  } commit;             /* of APPLY, END_CONTEXT */
+  } commit;             /* body of APPLY and END_CONTEXT */
   struct {
     bool is_finite;
-  } vote; /* of FINISHED */
+  } vote; /* body of FINISHED */
   struct {
     uint64_t bytes;
   } credit;
@@ -304,7 +308,7 @@ typedef struct clv_frame {
     clv_code code;
     char text[CLV_WIRE_TEXT + 1], detected_at[CLV_WIRE_NAME + 1];
     char offending_value[CLV_ERR_VALUE]; /* clv_err.offending_value; not sent */
-  } failure;                             /* of ABORT, ERROR, VALUE; see clv_frame_set_failure */
+  } failure; /* body of ABORT, ERROR and VALUE; see clv_frame_set_failure */
   struct {
     clv_state_kind part;
     uint32_t item_index, n_items;
@@ -315,7 +319,7 @@ typedef struct clv_frame {
     clv_sha256 file_sha256;
     /* bytes of one item that the frame has; length 0: the complete item */
     uint64_t piece_offset, piece_length;
-  } state; /* of STATE_* */
+  } state; /* body of the STATE_ frames */
   struct {
     uint32_t n_args;
     clv_arg args[CLV_WIRE_ARGS];
@@ -328,7 +332,7 @@ typedef struct clv_frame {
   struct {
     uint64_t clock_ns, received_bytes, receiving_ns;
     uint32_t n_mending_links; /* the sender's links to other workers that have lost a connection */
-  } measure;                  /* of PONG */
+  } measure;                  /* body of PONG */
   struct {
     /* ids of the reference and of the sender's handle on it, its fork; ref_key, drawn at random,
      * proves that the reference was passed to the sender */
@@ -340,8 +344,8 @@ typedef struct clv_frame {
     bool is_for_owner;     /* REF_USE: the receiver is the owner */
     /* REF_USE: name of the owner; in a frame that the master forwards: name of its sender */
     char node_name[CLV_WIRE_NAME + 1];
-  } reference;            /* of REF_* */
-  clv_wire_cached cached; /* of a VALUE whose last tensor holds record numbers */
+  } reference;            /* body of the REF_ frames */
+  clv_wire_cached cached; /* body of a VALUE whose last tensor holds record numbers */
 
   uint32_t n_tensors, n_value_ids;
   /* A union, because thousands of frames may wait at a time and no frame has both structs. */
@@ -352,12 +356,13 @@ typedef struct clv_frame {
     };
     struct {
       bool retains_graph, needs_vote, more_follow;
-      uint32_t n_skipped_phases; /* phases without this node since its last PREPARE */
+      /* number of backward passes without this node since its last PREPARE */
+      uint32_t n_skipped_phases;
       uint32_t n_needed_calls, n_grad_targets, n_peers;
       clv_needed_call needed_calls[CLV_WIRE_NEEDED_CALLS];
       clv_target grad_targets[CLV_WIRE_TARGETS];
       char peer_names[CLV_WIRE_PREPARE_PEERS][CLV_WIRE_NAME + 1];
-    } backward; /* PREPARE, which has neither upstream ids nor tensors */
+    } backward; /* body of PREPARE, which has neither upstream ids nor tensors */
   };
 } clv_frame;
 
@@ -382,10 +387,11 @@ clv_code clv_frame_encode(const clv_frame *frame, size_t payload_len, clv_bytes 
                           clv_err *err) CLV_USE_RESULT;
 
 /* Decodes one Frame from n_pieces pieces. Accepts any field order, fragmentation and unknown
- * fields. Allocates nothing. Of `limits`, message_bytes bounds the frame, chunk_bytes the payload
- * of a CHUNK, and session_bytes the sum of the frame's tensors and a CHUNK's total (pass a copy
- * with the rest of a quota). On success payload length and tensor heads agree: inline tensors fill
- * the payload exactly, in order. The caller checks checksums (clv_payload_crc32c). */
+ * fields. Allocates nothing. Three limits are checked: message_bytes bounds the frame, chunk_bytes
+ * the payload of a CHUNK, and session_bytes the sum of the frame's tensors and the total of a CHUNK
+ * (the caller may pass the rest of a quota as session_bytes). On success payload length and tensor
+ * heads agree: inline tensors fill the payload exactly, in order. The caller checks checksums
+ * (clv_payload_crc32c). */
 clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wire_limits *limits,
                           clv_frame *ret_frame, clv_payload *ret_payload,
                           clv_err *err) CLV_USE_RESULT;
@@ -449,7 +455,8 @@ typedef struct clv_wire_about {
   const char **capabilities;
   clv_wire_library *libraries;
   clv_wire_limits limits;
-  /* never NULL after decoding; encoded as "" if NULL, like all texts */
+  /* name of the software, and instruction set of the processor; never NULL after decoding, and
+   * encoded as "" if NULL */
   const char *software, *isa;
   uint64_t unix_ms;
 } clv_wire_about;
@@ -502,8 +509,9 @@ typedef struct clv_wire_open_request {
   uint32_t n_lanes, n_peer_identities;
   const char **peer_identities;
   clv_sha256 config_digest;
-  bool is_only_attempt;        /* no other attempt of the session will follow */
-  uint32_t reference_lease_ms; /* 0: CLV_WIRE_REF_LEASE_MS; never 0 after decoding */
+  bool is_only_attempt; /* no other attempt of the session will follow */
+  /* lease of references, ms; 0: CLV_WIRE_REF_LEASE_MS; never 0 after decoding */
+  uint32_t reference_lease_ms;
 } clv_wire_open_request;
 typedef struct clv_wire_open_reply {
   clv_wire_mem *mem;
@@ -523,7 +531,7 @@ typedef struct clv_wire_close_reply {
 #include "common/net/wire/load_int.h"
 
 typedef enum clv_kept_verb { CLV_KEPT_LIST, CLV_KEPT_READ, CLV_KEPT_REMOVE } clv_kept_verb;
-/* CLV_KEPT_ALL: caches and files of state. */
+/* Data that a Kept request is about. CLV_KEPT_ALL: caches and files of state. */
 typedef enum clv_kept_kind { CLV_KEPT_ALL, CLV_KEPT_CACHES, CLV_KEPT_FILES } clv_kept_kind;
 
 typedef struct clv_wire_kept_request {
@@ -554,7 +562,7 @@ typedef struct clv_wire_kept_reply {
   uint32_t n_caches, n_files; /* at most CLV_WIRE_CACHES and CLV_WIRE_KEPT_FILES */
   clv_wire_cache_status *caches;
   clv_wire_kept_file *files;
-  bool has_more_files; /* files follow behind the last one */
+  bool has_more_files; /* the worker has more files, whose names sort after the last one here */
   const void *data;    /* [data_bytes] bytes that a READ returns */
   size_t data_bytes;
   uint64_t used_bytes, quota_bytes; /* use and limit of the quota of files of state */
@@ -584,7 +592,7 @@ CLV_WIRE_UNARY(kept_request)
 CLV_WIRE_UNARY(kept_reply)
 #undef CLV_WIRE_UNARY
 
-/* takes a pointer to any struct above that begins with `mem` */
+/* Frees a decoded message. `message`: pointer to any struct above that begins with `mem`. */
 void clv_wire_message_clear(void *message);
 
 /* - health and reflection ---------------------------------------------------------------------- */

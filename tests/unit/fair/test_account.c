@@ -123,13 +123,13 @@ static void tensors_are_counted_over_all_sessions(void **state) {
 
 static void quota_errors_use_singular_and_plural(void **state) {
   fixture *f = *state;
-  static const char *const wanted_texts[CLV_QUOTAS] = {
+  static const char *const wanted_texts[CLV_N_QUOTAS] = {
       [CLV_QUOTA_SESSIONS] = "1 session more exceeds the quota of x: 2 in use, the limit is 2",
       [CLV_QUOTA_BYTES] = "1 byte more exceeds the quota of x: 2 in use, the limit is 2",
       [CLV_QUOTA_TENSORS] = "1 tensor more exceeds the quota of x: 2 in use, the limit is 2",
       [CLV_QUOTA_CALLS] = "1 call more exceeds the quota of x: 2 in use, the limit is 2"};
   for (int is_shared = 0; is_shared < 2; is_shared++)
-    for (clv_quota q = 0; q < CLV_QUOTAS; q++) {
+    for (clv_quota q = 0; q < CLV_N_QUOTAS; q++) {
       clv_err err = {0};
       CLV_AUTO(clv_account_unrefp) clv_account *a = NULL;
       clv_account_options o = {.parent = f->worker_account,
