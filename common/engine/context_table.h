@@ -40,9 +40,10 @@ typedef enum clv_action {
   CELL_IGNORE,     /* the event changes nothing */
   CELL_RECORD,     /* the event is recorded, and nothing else is done now */
   CELL_SETTLE,     /* the calls, deliveries or records that waited for this event proceed */
-  /* of a value: the value that a call, a delivery or a reference asks for exists, so it is passed
-   * on at once; of a context: the frame is handled, if a retained call needs it, else counted as
-   * late; of a step: the snapshot from before the step is restored */
+  /* In the table of values: the value that a call, a delivery or a reference asks for exists, and
+   * is passed on at once. In the table of contexts: the frame is handled if a call that outlives
+   * the context needs it; otherwise it is counted as late. In the table of steps: the snapshot from
+   * before the step is restored. */
   CELL_GIVE,
   CELL_BEGIN,  /* a longer state begins (backward, pass, closing), which a later event ends */
   CELL_END,    /* the object reaches its end, or becomes idle */

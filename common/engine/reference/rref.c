@@ -95,8 +95,10 @@ static void on_ack(clv_rrefs *t, clv_rref_peer *p, const clv_rref_message *m) {
     clv_rref_handles_fail_unknown(t, p, p->last_renew_ns);
 }
 
-typedef int numbered_handler(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
-static numbered_handler *const numbered_handlers[CLV_RREF_KINDS] = {
+/* Handles a message that has a sequence number. Returns the code of its ACK, or RREF_PARKED: no ACK
+ * is sent yet. */
+typedef int numbered_message_handler(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
+static numbered_message_handler *const numbered_handlers[CLV_RREF_KINDS] = {
     [CLV_RREF_KEEP] = clv_rref_on_keep,     [CLV_RREF_USE] = clv_rref_on_use,
     [CLV_RREF_FORK] = clv_rref_on_fork,     [CLV_RREF_ACCEPT] = clv_rref_on_accept,
     [CLV_RREF_DELETE] = clv_rref_on_delete, [CLV_RREF_RENEW] = clv_rref_on_renew,

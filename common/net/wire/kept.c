@@ -105,7 +105,7 @@ clv_code clv_wire_kept_request_encode(const clv_wire_kept_request *message, clv_
   return clv_wire_kept_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
 }
 
-/* ---- the reply of Kept ----------------------------------------------------------------------- */
+/* ---- reply of the method Kept: what a worker keeps for an identity --------------------------- */
 
 static clv_code decode_cache(const Cleave__V1__CacheStatus *from, clv_wire_cache_status *ret,
                              clv_err *err) {
