@@ -14,18 +14,18 @@ static inline clv_slot channel_slot(const clv_op_site *s, const char *suffix, cl
 }
 
 /* Sizes of a normalisation by groups. A row is one group of one sample. */
-typedef struct groupnorm_extents {
+typedef struct ops_groupnorm_extents {
   size_t n_rows;             /* groups of all samples */
   size_t n_groups;           /* groups of one sample */
   size_t channels_per_group; /* channels of one group */
   size_t channel_size;       /* values of one channel of one sample */
-} groupnorm_extents;
+} ops_groupnorm_extents;
 
-static groupnorm_extents compute_extents(const clv_ref_kernel *k) {
+static ops_groupnorm_extents compute_extents(const clv_ref_kernel *k) {
   const clv_shape *in = &k->d.in[0];
   bool is_instancenorm = k->d.op == CLV_OP_INSTANCENORM;
-  groupnorm_extents s = {.n_groups = (size_t)(is_instancenorm ? in->dim[1] : k->d.attrs.groups),
-                         .channel_size = 1};
+  ops_groupnorm_extents s = {.n_groups = (size_t)(is_instancenorm ? in->dim[1] : k->d.attrs.groups),
+                             .channel_size = 1};
   for (int i = 2; i < in->rank; i++) s.channel_size *= (size_t)in->dim[i];
   s.n_rows = (size_t)in->dim[0] * s.n_groups;
   s.channels_per_group = (size_t)in->dim[1] / s.n_groups;
@@ -37,7 +37,7 @@ static size_t groupnorm_saved_bytes(const clv_ref_kernel *k) {
 }
 
 /* Returns the channel to which value i of row r belongs; a row is one group of one sample. */
-static size_t channel_index(const groupnorm_extents *s, size_t r, size_t i) {
+static size_t channel_index(const ops_groupnorm_extents *s, size_t r, size_t i) {
   return r % s->n_groups * s->channels_per_group + i / s->channel_size;
 }
 
@@ -52,7 +52,7 @@ static void compute_statistics(const REAL *x, size_t group_size, double eps, dou
 static clv_code groupnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
-  groupnorm_extents s = compute_extents(k);
+  ops_groupnorm_extents s = compute_extents(k);
   size_t group_size = s.channels_per_group * s.channel_size;
   (void)err;
   for (size_t r = 0; r < s.n_rows; r++) {
@@ -72,7 +72,7 @@ static clv_code groupnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
 static clv_code groupnorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *w = a->param[CLV_SLOT_WEIGHT];
-  groupnorm_extents s = compute_extents(k);
+  ops_groupnorm_extents s = compute_extents(k);
   size_t group_size = s.channels_per_group * s.channel_size;
   (void)err;
   for (size_t r = 0; r < s.n_rows; r++) {
@@ -97,7 +97,7 @@ static clv_code groupnorm_backward_input(clv_kernel *base, const clv_kernel_args
 static clv_code groupnorm_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  groupnorm_extents s = compute_extents(k);
+  ops_groupnorm_extents s = compute_extents(k);
   size_t group_size = s.channels_per_group * s.channel_size;
   (void)err;
   for (size_t c = 0; c < s.n_groups * s.channels_per_group; c++) {
