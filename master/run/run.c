@@ -280,9 +280,9 @@ clv_exit_code clv_run_eval_checkpoint(clv_run *r, const char *command, clv_step_
 clv_exit_code clv_run_check_has_test(const clv_run *r) {
   clv_err err;
   if (r->config->data.test.n) return CLV_EXIT_OK;
-  clv_session_fail_at(
-      r->config, r->config->data.pos, &err,
-      "data.test is missing: the records to look at, as in data.test: [x.npy, y.npy]");
+  clv_session_fail_at(r->config, r->config->data.pos, &err,
+                      "data.test is missing: name the records to look at there: %s",
+                      clv_format_row_of(r->config->data.format)->train_names);
   return clv_run_fail(r, CLV_EXIT_CONFIG, &err);
 }
 

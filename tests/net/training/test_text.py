@@ -85,6 +85,9 @@ def text_of_a_table_is_checked_evaluated_and_predicted():
     done = master("predict", session, "--out", out, "--set", "data.limit_test=4", cwd=cluster.dir)
     rows = list(csv.DictReader(open(out)))
     assert done.returncode == 0 and [row["id"] for row in rows] == ["0", "1", "2", "3"], (done.stderr, rows)
+    without_test = body(AS_TABLE.replace("  test: [test.csv]\n", ""), tail=TAIL)
+    done = master("predict", cluster.session("no-test", without_test, keys="labels_readable: true"), cwd=cluster.dir)
+    assert done.returncode == 3 and "data.test is missing: name the records to look at there: one table, as in [patients.csv]" in done.stderr, done.stderr
     done = master("eval", session, "--set", "data.table.columns.text.value=none", cwd=cluster.dir)
     assert done.returncode == 7 and "column 'text' is not read as the run's training read it" in done.stderr, done.stderr
     away = ("stages:\n  - {name: front, at: w1, layers: [" + FRONT + "]}\n"
