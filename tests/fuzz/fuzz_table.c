@@ -130,6 +130,19 @@ static void check_targets(clv_cell_table *t, const clv_learnt *l) {
   clv_tensor_unref(ds.labels);
 }
 
+/* Makes the labels by learnt values that lack the targets, as those of a training without them do.
+ * Labels of classes are refused with the name of their target. */
+static void check_targets_without_classes(clv_cell_table *t, const clv_learnt *l) {
+  clv_dataset ds = {.table = t, .count = t->count, .inputs_path = (char *)(uintptr_t) "fuzz"};
+  clv_learnt without_targets = *l;
+  clv_err err = {0};
+  without_targets.n_targets = 0;
+  if (clv_targets_set_labels(&ds, &without_targets, &err) != CLV_OK)
+    NEVER(!strstr(err.text, "target '"));
+  clv_learnt_targets_free(ds.targets, ds.n_targets);
+  clv_tensor_unref(ds.labels);
+}
+
 /* Checks that the paths of images stay in their folder, and that the weights are not negative. */
 static void check_paths_and_weights(const clv_cell_table *t) {
   for (size_t i = 0; t->path_offsets && i < t->count; i++)
@@ -238,6 +251,7 @@ static void check_table(clv_cell_table *t, bool drops_half) {
   check_learnt(l);
   check_encoded(t, l);
   if (t->n_targets) check_targets(t, l);
+  if (t->n_targets) check_targets_without_classes(t, l);
   if (t->texts.width) check_texts(t, &half);
   check_paths_and_weights(t);
   NEVER(clv_table_keep_records(t, &half, &err) != CLV_OK || t->count != half.n);
