@@ -4,8 +4,8 @@
  * plan of a command. clv_ledger_add locks the file, reads it, appends new lines and waits for the
  * disk. The trainer calls clv_ledger_add before it sends a key or a tensor, so that the line of
  * each key or tensor is on the disk first. clv_ledger_add replaces a full file by a compacted one.
- * It removes a truncated last line; the command that wrote that line cannot have sent the key or
- * tensor of the line.
+ * clv_ledger_add also removes a truncated last line, because the command that wrote that line
+ * cannot have sent the key or tensor of the line.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -7,8 +7,8 @@
  * of the record. Like a bias it shifts the outputs of all positions, and does not hide their
  * differences.
  *
- * The same holds for a column with the same places at two or more positions, such as a summary of
- * each row: the column shifts the outputs of these positions equally. Beside values that are not
+ * A column with the same places at two or more positions, such as a summary of each row, hides as
+ * little: the column shifts the outputs of these positions equally. Beside values that are not
  * mixed yet (REACH_FLAG_UNMIXED), each such element is left out. Beside values that known weights
  * have mixed, elements with all places stay, because choose_stored_set (propagate.c) gives all
  * elements of more places than it lists the same set. If all elements are hidden by secret weights,

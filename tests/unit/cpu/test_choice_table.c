@@ -8,7 +8,7 @@
 #include "kernels/cpu/pairs_int.h"
 #include "tests/unit/cpu/cpu_test.h"
 
-/* What clv_cpu_choose returns if a test asks which kernel is fastest in bf16 on this processor;
+/* Answer of clv_cpu_choose if a test asks which kernel is fastest in bf16 on this processor;
  * CPU_CANDIDATES: clv_cpu_choose returns what its table says. */
 static cpu_candidate forced_answer = CPU_CANDIDATES;
 

@@ -587,7 +587,7 @@ static void interleaved_calls_give_the_same_bits(void **state) {
 }
 
 /* If keep_inputs of clv_plan_forward is false, the caller may overwrite its inputs after forward.
- * It may overwrite the output's gradient after run_backward_input. */
+ * The caller may overwrite the output's gradient after run_backward_input. */
 static void caller_may_overwrite_inputs_after_forward(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_ref(), .has_split_backward = true};

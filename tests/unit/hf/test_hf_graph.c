@@ -94,8 +94,8 @@ static void check_names(const char *family, clv_hf_head head, const clv_params *
   }
 }
 
-/* Of all embeddings only that of the tokens has a padding row. Which row it is depends on the class
- * of the family. */
+/* Only the embedding of the tokens has a padding row. The class of the family decides which row it
+ * is. */
 static void only_token_embedding_has_a_padding_row(void **state) {
   /* padding rows of bert, roberta, ... in the order of clv_hf_family; -1: none */
   static const int64_t padding_rows[CLV_HF_FAMILIES] = {0, 1, 1, 1, 0, 0, -1, -1, 5, 5, 5, 5, 5};

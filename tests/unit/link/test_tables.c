@@ -235,7 +235,7 @@ static clv_frame make_attach(uint32_t index) {
 }
 
 /* Makes a link with all its lanes. The lanes are dialled, accepted or attached, as `state` needs.
- * Of attached lanes, lane 0 is CONTROL and lane 1 is BULK. */
+ * If they are attached, lane 0 is CONTROL and lane 1 is BULK. */
 static void make_lanes(clv_lane_state state, clv_lane *ret[LANES]) {
   clv_err err = {0};
   begin_pool();
