@@ -39,7 +39,7 @@ def everything():
         ("log", nn.LogSoftmax(dim=-1))]))
     with torch.no_grad():
         for m in net.modules():
-            if isinstance(m, (nn.Conv2d, nn.Linear)):
+            if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.Linear)):
                 m.weight.mul_(4)  # else little of the input is left in the output
             elif isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d)):
                 m.weight.uniform_(0.5, 1.5)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from cluster import SEED
 from load_checkpoint import cnn, fashion
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -98,8 +99,8 @@ class Case:
             text += "".join(f"      - {export.layer_yaml(l)}\n" for l in layers[at:at + n])
             text += f"    weights: {{file: {weights}}}\n" if weights else ""
             at += n
-        return text + (f"loss: {{kind: {self.loss_kind}}}\nprivacy: {{raw_input_leaves: true}}\n"
-                       f"train: {{epochs: 100000, batch: {self.batch}, shuffle: false,"
+        return text + (f"loss: {{kind: {self.loss_kind}}}\nprivacy: {{raw_input_leaves: true, release: ['*']}}\n"
+                       f"train: {{epochs: 100000, batch: {self.batch}, shuffle: false, seed: {SEED},"
                        f" optimizer: {self.optimizer}}}\n"
                        "checkpoint: {every_steps: 1000000}\nlog: {every: 1000000}\n")
 

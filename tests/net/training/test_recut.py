@@ -344,10 +344,11 @@ def most_memory(name, width):
 
 @suite.long
 def master_holds_16_mib_of_what_moves():
-    """Of 140 MiB of weights and moments, beside a run that moves next to nothing."""
+    """Of 140 MiB of weights and moments, beside a run that moves next to nothing. The process grows
+    by these and by the buffers of its links, which are 8 MiB at most."""
     idle, moving = most_memory("narrow", 8), most_memory("wide", 2048)
     print(f"master: {idle / 2**20:.1f} MiB idle, {(moving - idle) / 2**20:.1f} MiB more while it moves 140 MiB", flush=True)
-    assert moving - idle < 16 << 20, (idle, moving)
+    assert moving - idle < (16 + 8) << 20, (idle, moving)
 
 
 @suite.test
