@@ -11,7 +11,9 @@
 /* MAX_LISTED: names quoted in a list; MAX_QUOTED_NAME: bytes of a quoted name with its NUL */
 enum { MAX_LISTED = 3, MAX_QUOTED_NAME = 120 };
 
-void clv_name_list_clear(clv_name_list *l) { clv_bytes_done(&l->text); }
+void clv_name_list_clear(clv_name_list *l) {
+  if (l) clv_bytes_done(&l->text);
+}
 
 void clv_name_list_add(clv_name_list *l, const char *name) {
   size_t max_quoted_names = l->max_quoted ? l->max_quoted : MAX_LISTED;

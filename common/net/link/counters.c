@@ -95,13 +95,13 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
   pthread_mutex_lock(&l->lock);
   while (l->n_pongs < f.message_id && !link_has_ended(l))
     if (!clv_link_wait_unless_stopped(l, deadline_ns)) break;
-  bool is_answered = l->n_pongs >= f.message_id;
+  bool is_answered = l->n_pongs >= f.message_id, has_ended = link_has_ended(l);
   *ret_ns = is_answered ? l->counts.round_trip_ns : *ret_ns;
   pthread_mutex_unlock(&l->lock);
   if (!is_answered && clv_rpc_has_cancel_hook()) CLV_TRY(clv_rpc_check_cancel_hook(err));
-  if (!is_answered)
-    return clv_fail(err, CLV_DEADLINE, "%s did not answer a PING in time", l->peer_name);
-  return CLV_OK;
+  if (is_answered) return CLV_OK;
+  if (has_ended) return clv_frame_writer_end_error(l->writer, err);
+  return clv_fail(err, CLV_DEADLINE, "%s did not answer a PING in time", l->peer_name);
 }
 
 clv_frame clv_link_make_pong(clv_link *l, const clv_frame *ping) {

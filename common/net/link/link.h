@@ -348,7 +348,7 @@ const char *clv_link_peer_name(const clv_link *link);
 bool clv_link_has_violation(const clv_link *link);
 
 /* BLOCKS. Sends a PING, waits for its PONG and returns the round trip in nanoseconds. One caller at
- * a time. */
+ * a time. CLV_DEADLINE: no PONG came in time. CLV_UNAVAILABLE: the link has ended. */
 clv_code clv_link_ping(clv_link *link, unsigned timeout_ms, uint64_t *ret_ns,
                        clv_err *err) CLV_USE_RESULT;
 

@@ -59,7 +59,8 @@ def repeated_refusals_leave_a_small_log():
     grown, step = spent.log_an_hour(), honest.same_bits()
     print(f"# {inside:.2f} of the rate inside, {after:.2f} after; {grown / 1024:.0f} KiB of log an hour; "
           f"equal bits after {step} steps")
-    if SECONDS > 60:  # a shorter run has little but the first line of each kind, which is written at once
+    # a shorter run has little but the first line of each kind, which is written at once
+    if SECONDS > 60:
         assert grown < LOG, f"{grown:.0f} bytes of log an hour"
         for what in ("denied calls of spiffe://test/eye", "refused connections of spiffe://test/stranger"):
             assert re.search(r"\.\.\. and [\d,]+ more like it in the last minute: " + what, worker.text()), what

@@ -151,10 +151,11 @@ static void repeated_or_out_of_range_lane_is_refused(void **state) {
 }
 
 /* A link may be ended several times, for different reasons. Its end is reported once, and frames
- * that are sent later are refused with the first reason. */
+ * and PINGs that are sent later are refused with the first reason. */
 static void link_end_is_reported_once_with_the_first_reason(void **state) {
   (void)state;
   clv_err err = {0};
+  uint64_t round_trip_ns = 0;
   clv_packet *p;
   begin_link();
   clv_link_end(w.link, CLV_DATA_LOSS, "the first");
@@ -162,6 +163,9 @@ static void link_end_is_reported_once_with_the_first_reason(void **state) {
   assert_int_equal(w.n_ends, 1);
   assert_ok(clv_packet_new_end_context(w.pool, 1, 1, &p, &err));
   assert_int_equal(clv_link_send(w.link, p, &err), CLV_UNAVAILABLE);
+  assert_non_null(strstr(err.text, "the first"));
+  err.text[0] = '\0';
+  assert_int_equal(clv_link_ping(w.link, 1, &round_trip_ns, &err), CLV_UNAVAILABLE);
   assert_non_null(strstr(err.text, "the first"));
   free_link_and_pool();
   bring_link_to_state(CLV_LINK_OPEN); /* the link ends while its lanes still exist */
