@@ -227,7 +227,7 @@ kill-walk: deps-test
 RESETS ?= 1000
 ##+ outages          dropped packets, a NAT that forgets, another address, RESETS (1000): same bits
 outages: deps-test
-	$(Q)tests/install-packages conntrack nftables
+	$(Q)tests/install-packages outages
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/outages.py --resets $(RESETS) $(OUTAGE_ARGS)
 

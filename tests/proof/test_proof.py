@@ -3,6 +3,7 @@
 """`make proof` with proofs that take no time: proofs that are run again after a kill or a change,
 valid figures, and the lines of real proofs with their figures."""
 import contextlib
+import glob
 import io
 import os
 import re
@@ -135,6 +136,21 @@ def packages_have_names_on_known_systems_and_others_learn_what_to_do():
     assert code == 1 and not out, (code, out)
     assert all(word in err for word in ("fedora-41", "debian-13 ubuntu-24.04", "DISTRIBUTION=none", "libdnnl-dev")), err
     assert named("none", "build") == (0, [], "")
+    code, out, err = named("debian-12", "nftables")
+    assert code == 1 and not out and "no packages for the use 'nftables'; its uses are: build test" in err, (code, out, err)
+
+
+@suite.test
+def packages_that_the_makefiles_install_are_in_the_table():
+    tree = os.path.join(HERE, "../..")
+    found = set()
+    for path in glob.glob(os.path.join(tree, "**/*.mk"), recursive=True):
+        with open(path) as f:
+            found |= {use for uses in re.findall(r"install-packages ((?:[a-z]+ ?)+)$", f.read(), re.M) for use in uses.split()}
+    assert {"build", "outages", "trixie"} <= found, found
+    done = subprocess.run([os.path.join(HERE, "../install-packages"), "--print", *found], text=True, timeout=20,
+                          stderr=subprocess.PIPE, env=dict(os.environ, DISTRIBUTION="debian-12"), stdout=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
 
 
 @in_tree
