@@ -5,8 +5,9 @@
 from the same weights; accuracy on all 10,000 test images, the mean over seeds. `make learns` runs
 it.
 
-usage: learns.py [SCHEDULE...]     CLEAVE_TEST_BIN is the folder of the binaries
+usage: learns.py [--seeds N] [SCHEDULE...]     CLEAVE_TEST_BIN is the folder of the binaries
 """
+import argparse
 import os
 import re
 import sys
@@ -23,7 +24,6 @@ from cluster import Cluster
 from load_checkpoint import fashion
 from states import export
 
-SEEDS = (1, 2, 3)
 SESSION = os.path.join(HERE, "../../deploy/sessions/resnet18-fashion-mnist.yaml")
 # (micro-batches, which batch norms see; rate; momentum), points from PyTorch at most, more of the
 # session. Asynchronous stages step with gradients of up to three steps ago, which a large effective
@@ -60,10 +60,10 @@ def torch_accuracy(net, train, test, schedule):
     return resnet.accuracy(net, *test)
 
 
-def learns(cluster, schedule, train, test):
+def learns(cluster, schedule, seeds, train, test):
     """Whether the mean accuracies over the seeds are close enough."""
     weights, pairs, begin = os.path.join(cluster.dir, "start.safetensors"), [], time.monotonic()
-    for seed in SEEDS:
+    for seed in range(1, seeds + 1):
         net = resnet.fashion_net(seed)
         export.write_safetensors(weights, export.state_arrays(net))
         ours = our_accuracy(cluster, weights, schedule)
@@ -77,10 +77,16 @@ def learns(cluster, schedule, train, test):
 
 
 def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--seeds", type=int, default=3)
+    p.add_argument("schedules", nargs="*", metavar="SCHEDULE", default=list(CASES))
+    args = p.parse_args()
+    if unknown := set(args.schedules) - set(CASES):
+        p.error(f"no schedule {', '.join(sorted(unknown))}: there are {', '.join(CASES)}")
     torch.set_num_threads(2)
     train, test = fashion("train"), fashion("t10k")
     with Cluster(2) as cluster:
-        good = [learns(cluster, schedule, train, test) for schedule in sys.argv[1:] or CASES]
+        good = [learns(cluster, schedule, args.seeds, train, test) for schedule in args.schedules]
     sys.exit(0 if all(good) else 1)
 
 

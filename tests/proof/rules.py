@@ -266,7 +266,7 @@ PROOFS = (
     Proof("hf-files", NONE_FAILED, suites(1), ("tests/parity/exchange.py", "tests/parity/hf.py", "common/model/hf", "common/model/weights", LIB), minutes=5),
     Proof("seed-000", "within the points of PyTorch", seed_000, ("tests/seeds", "deploy/sessions", LIB), short={"SEED_ARGS": "--quick --seeds 1"}, minutes=10),
     Proof("learns", "within the points of PyTorch", learns, ("tests/parity", LIB),
-          short={"LEARNS_ARGS": "gpipe"}, minutes=60),
+          short={"LEARNS_ARGS": "--seeds 1 1f1b"}, minutes=60),
     Proof("fuzz", "no finding", fuzz, ("tests/fuzz",), {"FUZZ_SECONDS": "60"}, {"FUZZ_SECONDS": "2"}, 35),
     Proof("fuzz-coverage", "none below its floor", coverage, ("tests/fuzz",), minutes=8),
     Proof("fuzz-readers", "no finding, 90 % of lines", readers, ("tests/fuzz", "master/data"), {"FUZZ_RUNS": "10000000"}, {"FUZZ_RUNS": "10000"}, 120),

@@ -39,5 +39,6 @@ int main(int argc, char **argv) {
   }
   bool ok = reports_place_of_module(argv[2]);
   if (!ok) fprintf(stderr, "%s\n", why);
+  (void)!cleave_close(rt, 0, NULL, NULL);
   return ok ? 0 : 1;
 }

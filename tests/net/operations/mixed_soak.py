@@ -73,7 +73,7 @@ class Soak:
                 rows = rows_of(self.cluster, user)
             for row in rows.values():
                 for s in row["sessions"]:
-                    key, counts = (row["worker"], s["id"]), (s["bytes_in"], s["bytes_out"], s["age_s"])
+                    key, counts = (row["worker"], s["id"], s["epoch"]), (s["bytes_in"], s["bytes_out"], s["age_s"])
                     if any(now < then for now, then in zip(counts, seen.get(key, counts))):
                         self.fail(f"status of {key}: {counts} after {seen[key]}")
                     seen[key] = counts
