@@ -184,8 +184,8 @@ soak: deps-test
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api/api_soak.py $(SOAK_STEPS)
 
 # SOAK_SEED=17 replays a mix.
-SOAK_SECONDS ?= 7200
-##+ soak-mixed       SOAK_SECONDS (7200) of sessions of all kinds on two workers: what grows
+SOAK_SECONDS ?= 1800
+##+ soak-mixed       SOAK_SECONDS (1800) of sessions of all kinds on two workers: what grows
 soak-mixed: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(foreach p,api_faults api_kept random_programs,$(OUT)/net/$(p))
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/mixed_soak.py $(SOAK_SECONDS) $(SOAK_SEED)

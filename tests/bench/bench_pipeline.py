@@ -27,7 +27,7 @@ faster = {"1.13": PYTHON}  # the PyTorch that won with 16
 
 def resnet():
     pythons = torch_peers.pythons(not QUICK)
-    name = resnet_rows.tutorial(16, either(1, 9), pythons)
+    name = resnet_rows.tutorial(16, either(1, 5), pythons)
     faster.clear()
     faster[name] = pythons[name]
 
@@ -35,7 +35,7 @@ def resnet():
 def resnet32():
     """Only against the faster PyTorch: both together would take more memory than a machine may
     have."""
-    resnet_rows.tutorial(32, either(1, 5), faster)
+    resnet_rows.tutorial(32, either(1, 3), faster)
 
 
 def simulated():
@@ -47,7 +47,7 @@ def memory():
 
 
 def bf16():
-    resnet_rows.bf16_rows(either(1, 9), torch_peers.pythons(not QUICK))
+    resnet_rows.bf16_rows(either(1, 5), torch_peers.pythons(not QUICK))
 
 
 def bubbles():
@@ -56,7 +56,7 @@ def bubbles():
 
 def links():
     chosen = either(schedule_rows.LINKS[::4], schedule_rows.LINKS)
-    schedule_rows.link_rows(chosen, either(8, 32), either(1, 5))
+    schedule_rows.link_rows(chosen, either(8, 32), either(1, 3))
 
 
 if __name__ == "__main__":

@@ -189,7 +189,8 @@ def fashion_sets(weights, schedule, chunks, lr, momentum):
             "train.shuffle=false", f"train.batch={LEARN_BATCH}",
             f"pipeline.micro_batches={chunks}", f"pipeline.schedule={schedule}",
             f"train.optimizer.lr={lr}", f"train.optimizer.momentum={momentum}",
-            "transfer=via_master", "log.every=1000000"]
+            "transfer=via_master", "log.every=1000000", "privacy.front_known=true",
+            "privacy.labels_readable=true"]
     return sets + [f"stages.{i}.weights.file={weights}" for i in range(4)]
 
 

@@ -262,8 +262,8 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "faults": ("ok seeds (3s)\nok the demo under faults: 80.1 % and 80.1 %, 9 files alike, messages",
                "not ok seeds (AssertionError: x)\nok the demo under faults: 80.1 % and 80.1 %, 9 files alike, messages"),
     "soak": ("ok 100000_steps_leave_nothing_behind", "not ok 100000_steps_leave_nothing_behind w1: RSS 1 -> 9"),
-    "soak-mixed": ("seed 17, 7200 s\nok mixed_sessions_leave_nothing_behind (seed 17)",
-                   "seed 17, 7200 s\nnot ok mixed_sessions_leave_nothing_behind (seed 17)"),
+    "soak-mixed": ("seed 17, 1800 s\nok mixed_sessions_leave_nothing_behind (seed 17)",
+                   "seed 17, 1800 s\nnot ok mixed_sessions_leave_nothing_behind (seed 17)"),
     "recut": ("ok random_pairs_of_cuts_change_no_bit (20 pairs)\nok master_holds_16_mib_of_what_moves",
               "not ok random_pairs_of_cuts_change_no_bit (pair 3)\nok master_holds_16_mib_of_what_moves"),
     "model": ("ok lanes_hold (2000 states, 9000 transitions)\nok runs_hold (600 states, 700 transitions)\n" +

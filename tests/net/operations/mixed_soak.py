@@ -6,7 +6,7 @@ metrics are read: counters only grow, and while all jobs are stopped both have t
 all sessions have closed, nothing of them is left: contexts, references, bytes, descriptors,
 threads, memory.
 
-usage: mixed_soak.py [SECONDS [SEED]]      default: 7200 (`make soak-mixed`); SEED replays a mix
+usage: mixed_soak.py [SECONDS [SEED]]      default: 1800 (`make soak-mixed`); SEED replays a mix
 """
 import collections, os, random, re, signal, statistics, sys, threading, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
@@ -233,7 +233,7 @@ def cluster():
 
 
 def main():
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 7200
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1800
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 30)
     print(f"seed {seed}, {seconds:g} s", flush=True)
     with cluster() as c:
