@@ -49,8 +49,8 @@ long: deps-test
 
 ##+ sanitize         the suite under address/undefined and thread sanitizers
 sanitize: deps-test
-	$(Q)$(MAKE) --no-print-directory BUILD=asan test
-	$(Q)$(MAKE) --no-print-directory BUILD=tsan test
+	$(Q)CLV_TEST_SLOW=3 $(MAKE) --no-print-directory BUILD=asan test
+	$(Q)CLV_TEST_SLOW=6 $(MAKE) --no-print-directory BUILD=tsan test
 
 ##+ test-trixie      demo and suite of HEAD in a Debian 13 root (mmdebstrap; as root): the counts
 test-trixie:

@@ -4,9 +4,10 @@
 import copy, json, os, pickle, signal, subprocess, sys, threading, time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "../net/lib")]
-from cluster import BIN, SLOW, Cluster, Suite
+from cluster import BIN, SANITIZER, SLOW, Cluster, Suite
 import policies
 PACKAGE = os.path.abspath(os.path.join(BIN, "python"))
+WITH_PACKAGE = {"PYTHONPATH": PACKAGE, "LD_PRELOAD": SANITIZER}
 sys.path.insert(0, PACKAGE)
 import cleave  # noqa: E402: build/*/python has it
 from cleave._lib import ffi, lib  # noqa: E402
@@ -18,7 +19,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def python(program, **env):
     """Runs a program with the package; CompletedProcess."""
-    return subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": PACKAGE, **env}, text=True,
+    return subprocess.run([sys.executable, "-c", program], env={**os.environ, **WITH_PACKAGE, **env}, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60 * SLOW)
 
 
@@ -125,7 +126,7 @@ def policy_of_the_host_decides_on_programs():
     said = []
     for text in (policy, policy + "programs: declared\n"):
         host.decree(text)
-        said.append(subprocess.run([*host.near, sys.executable, program], text=True, cwd=cluster.dir, capture_output=True))
+        said.append(subprocess.run([*host.near, "env", f"LD_PRELOAD={SANITIZER}", sys.executable, program], text=True, cwd=cluster.dir, capture_output=True))
     refused, held = (done.stdout.splitlines() for done in said)
     assert len(refused) == 2 and all("DeniedError" in line and "programs: declared" in line for line in refused), said[0]
     assert "PreconditionError" in held[0] and "DeniedError" in held[1] and "input 1 of" in held[1] and "allow.raw" in held[1], said[1]
@@ -225,7 +226,7 @@ print(time.monotonic() - begin)
 def restarted_notebook_finds_its_workers():
     """A kernel with an open runtime is killed, or replaced by execv without its end. Workers keep
     its session for a while, as after any lost connection, and serve the next one beside it."""
-    env = {**os.environ, "PYTHONPATH": PACKAGE}
+    env = {**os.environ, **WITH_PACKAGE}
     for is_killed in (True, False):
         first = subprocess.Popen([sys.executable, "-c", HOLDS, session, TAKES_OVER], env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert first.stdout.readline() == "open\n"
@@ -242,7 +243,7 @@ def restarted_notebook_finds_its_workers():
 def killed_program_leaves_its_only_session_to_the_next():
     """A worker takes one session. The next open of the same session gets that of a killed program
     after 2 s; another session does not, and one whose program lives is kept."""
-    state, env = os.environ["XDG_STATE_HOME"], {**os.environ, "PYTHONPATH": PACKAGE}
+    state, env = os.environ["XDG_STATE_HOME"], {**os.environ, **WITH_PACKAGE}
     try:
         with Cluster(1, limits="limits: {sessions: 1}\n") as one:
             own, other = one.session("notebook", ""), one.session("other", "")

@@ -6,6 +6,16 @@ MASTER, WORKER = os.path.join(BIN, "cleave-master"), os.path.join(BIN, "cleave-w
 # their memory and pace differ from the program's
 SANITIZED = any(s in BIN for s in ("asan", "tsan"))
 SLOW = float(os.environ.get("CLV_TEST_SLOW", "1"))
+# what run-tests loads into Python under a sanitizer; programs have it from their linker
+SANITIZER = os.environ.pop("LD_PRELOAD", "")
+
+
+def preloaded(library):
+    """The variables with which a program loads this library first. ASan would rather be first, and
+    would see what the library stores as lost."""
+    return {"LD_PRELOAD": library, **({"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0"} if "asan" in BIN else {})}
+
+
 # Tests use no ledger of keys of the user; each cluster begins with a ledger of its own.
 os.environ.pop("STATE_DIRECTORY", None)
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="cleave-state-")

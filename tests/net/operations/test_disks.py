@@ -25,7 +25,7 @@ def folder_of(name):
 
 def train(name, *args, disk="", log="", code=0):
     """Trains with a disk with these faults. Returns the output."""
-    env = {"LD_PRELOAD": DISK} if disk or log else {}
+    env = preloaded(DISK) if disk or log else {}
     env.update({"CLEAVE_TEST_DISK": disk} if disk else {}, **({"CLEAVE_TEST_DISK_LOG": log} if log else {}))
     done = cluster.train(cluster.session(name, BODY), *args, env=env)
     assert done.returncode == code, (name, done.returncode, done.stdout, done.stderr)
@@ -178,7 +178,7 @@ class Keeping(Cluster):
 
     def __init__(self, disk="", quota="16MiB", log=""):
         self.quota, settings = quota, {"CLEAVE_TEST_DISK": disk, "CLEAVE_TEST_DISK_LOG": log}
-        super().__init__(1, env=OPS if not disk + log else {"LD_PRELOAD": DISK, **OPS, **{k: v for k, v in settings.items() if v}})
+        super().__init__(1, env=OPS if not disk + log else {**preloaded(DISK), **OPS, **{k: v for k, v in settings.items() if v}})
         shutil.copytree(os.path.join(cluster.dir, "data"), os.path.join(self.dir, "data"))
 
     def worker_config(self, i, extra=""):
@@ -297,7 +297,9 @@ def kept_file_with_a_flipped_bit_is_not_used():
             f.seek(-7, 2)
             f.write(bytes([byte[0] ^ 4]))
         text = far.run("far", "--resume")
-        assert kept in text and "resumed from the checkpoint of step 36" in text, text
+        # a checkpoint that is due while the disk writes another is left out or written later
+        resumed = re.search(r"resumed from the checkpoint of step (\d+):", text)
+        assert kept in text and resumed and int(resumed[1]) < 48, text
         assert far.result("far") == good()
 
 

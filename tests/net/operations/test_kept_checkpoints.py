@@ -351,7 +351,7 @@ def checkpoints_bring_no_weights_home():
 @suite.test
 def master_that_lost_its_run_while_workers_wrote_commits_nothing():
     """The master had requested the files before another process began an attempt."""
-    cluster.env = {"LD_PRELOAD": os.path.join(BIN, "disks", "disk.so"), "CLEAVE_TEST_DISK": f"fsync:.{STEPS}.2.w:1:1:STUCK"}
+    cluster.env = {**preloaded(os.path.join(BIN, "disks", "disk.so")), "CLEAVE_TEST_DISK": f"fsync:.{STEPS}.2.w:1:1:STUCK"}
     cluster.restart(1)
     run = Run("zombie", "never")
     folder, path = os.path.join(run.dir, f"checkpoint-{STEPS}"), os.path.join(run.dir, "run.json")

@@ -37,18 +37,18 @@ int open(const char *path, int flags, ...) {
 """
 
 
-def preloaded():
+def watched_files():
     source, library = (os.path.join(cluster.dir, "open" + end) for end in (".c", ".so"))
     with open(source, "w") as f:
         f.write(OPEN)
     done = run("gcc", "-shared", "-fPIC", "-o", library, source, "-ldl")
     assert done.returncode == 0, done.stderr
-    return {"LD_PRELOAD": library, "ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0"}
+    return preloaded(library)
 
 
 @suite.test
 def keys_are_read_only_with_core_dumps_disabled():
-    env = preloaded()
+    env = watched_files()
     serving = Worker(cluster, "w1", cluster.worker_config(0), env)
     serving.stop()
     said = {"serve": serving.text()}
