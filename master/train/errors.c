@@ -15,6 +15,18 @@ static bool is_failure_at(const cleave_error *reason, const char *operation) {
   return !reason->reported && strcmp(reason->place, operation) == 0;
 }
 
+/* Returns the worker to which a worker reports that its link has ended; NULL: it reports something
+ * else. Either that worker is lost, and the master's own link to it has not ended yet, or the two
+ * workers cannot reach each other. A recovery connects all of them again. */
+static const char *find_worker_of_lost_link(const clv_trainer *t, const cleave_error *reason) {
+  if (!reason->reported || reason->status != CLEAVE_UNAVAILABLE) return NULL;
+  for (size_t i = 0; i < t->config->n_workers; i++) {
+    const char *name = t->config->workers[i].name;
+    if (strcmp(name, reason->place) == 0 && strcmp(name, reason->node) != 0) return name;
+  }
+  return NULL;
+}
+
 /* Writes the reason to `err`. Puts the worker's name in front unless the reason contains it. */
 static void write_reason(const cleave_error *reason, clv_err *err) {
   bool is_at_worker = reason->node[0] && strcmp(reason->node, "master") != 0;
@@ -40,16 +52,19 @@ static void append_limit(const clv_trainer *t, clv_err *err) {
 }
 
 /* Returns CLV_INTERNAL for an error that a worker reports, so that the worker's code does not
- * decide the exit code of the program. */
+ * decide the exit code of the program; CLV_UNAVAILABLE: it reports a lost link to another worker.
+ */
 clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *reason, clv_err *err) {
   clv_err converted_err;
   bool is_connecting = is_failure_at(reason, "connect") || is_failure_at(reason, "attach");
   write_reason(reason, &converted_err);
-  if (is_connecting || is_failure_at(reason, "link"))
-    snprintf(t->lost_worker, sizeof t->lost_worker, "%s", reason->node);
+  const char *other_worker = find_worker_of_lost_link(t, reason);
+  if (other_worker || is_connecting || is_failure_at(reason, "link"))
+    snprintf(t->lost_worker, sizeof t->lost_worker, "%s",
+             other_worker ? other_worker : reason->node);
   if (converted_err.code == CLV_DEADLINE && !is_connecting && !reason->reported)
     append_limit(t, &converted_err);
-  if (is_failure_at(reason, "link") && converted_err.code != CLV_BAD_ANSWER)
+  if (other_worker || (is_failure_at(reason, "link") && converted_err.code != CLV_BAD_ANSWER))
     converted_err.code = CLV_UNAVAILABLE;
   if (t->activity)
     clv_err_prefix(&converted_err, "%s %llu", t->activity, (unsigned long long)t->step_of_activity);
