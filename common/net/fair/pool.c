@@ -14,10 +14,13 @@
 enum { MAX_FREE_RECORDS = 256 };
 
 /* Makes malloc keep freed blocks that are smaller than 2 MiB, because the transport reads into
- * buffers of up to 1 MiB. Larger blocks are tensors of pools, which are allocated once. */
+ * buffers of up to 1 MiB. Larger blocks are tensors of pools, which are allocated once. By default
+ * malloc has eight arenas a core, and malloc_trim leaves the top of all but the first, so that each
+ * may keep M_TRIM_THRESHOLD bytes. */
 void clv_tune_malloc(void) {
   mallopt(M_MMAP_THRESHOLD, 2 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
+  mallopt(M_ARENA_MAX, 2);
 }
 
 struct clv_pool {

@@ -21,8 +21,8 @@ ROUND = 14  # number of jobs between two moments without any session
 FROZEN_AFTER = (4, 10)  # numbers of jobs of a round after which all are stopped for a comparison
 WARM_UP_S = 600  # or half of the run's time, if that is less
 # {figure: allowed growth of its median from early to late, at w1 and at w2}. gRPC keeps threads
-# that it once needed. At w1, malloc keeps an arena and a cache of freed memory for each thread,
-# which fill for a while; w2 runs without them (PLAIN).
+# that it once needed. At w1, malloc has two arenas, and a cache of freed memory for each thread,
+# which fill for a while; w2 runs with one and without caches (PLAIN).
 GROWTH = {"resident KiB": (8192, 2048), "descriptors": (0, 0), "threads": (3, 3)}
 PLAIN = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0"}
 USERS = {"heavy": dict(weight=4), "light": dict(weight=1, sessions=6, bytes="96MiB", calls=4096),
