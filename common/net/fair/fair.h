@@ -88,7 +88,7 @@ clv_account *clv_pool_account(const clv_pool *pool);
 
 /* Call from main before the first thread. Keeps freed memory up to the size of the transport's
  * buffers in the process. Otherwise malloc unmaps, maps and clears such a buffer for each
- * tensor. */
+ * tensor. Gives malloc two arenas, unless MALLOC_ARENA_MAX or GLIBC_TUNABLES limits them. */
 void clv_tune_malloc(void);
 
 /* Preallocates n tensors of a size, so that a step allocates none. Their memory is first touched

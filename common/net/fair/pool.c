@@ -13,6 +13,12 @@
 
 enum { MAX_FREE_RECORDS = 256 };
 
+/* Returns true if the environment limits the number of malloc's arenas. */
+static bool environment_limits_arenas(void) {
+  const char *tunables = getenv("GLIBC_TUNABLES");
+  return getenv("MALLOC_ARENA_MAX") || (tunables && strstr(tunables, "malloc.arena_max"));
+}
+
 /* Makes malloc keep freed blocks that are smaller than 2 MiB, because the transport reads into
  * buffers of up to 1 MiB. Larger blocks are tensors of pools, which are allocated once. By default
  * malloc has eight arenas a core, and malloc_trim leaves the top of all but the first, so that each
@@ -20,7 +26,7 @@ enum { MAX_FREE_RECORDS = 256 };
 void clv_tune_malloc(void) {
   mallopt(M_MMAP_THRESHOLD, 2 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
-  mallopt(M_ARENA_MAX, 2);
+  if (!environment_limits_arenas()) mallopt(M_ARENA_MAX, 2);
 }
 
 struct clv_pool {

@@ -34,9 +34,11 @@ static void reported_link_to_another_worker_is_its_loss(void **state) {
 
 static void other_reports_of_a_worker_are_no_loss(void **state) {
   (void)state;
-  const struct { cleave_status status; const char *place; } reports[] = {
-      {CLEAVE_UNAVAILABLE, "w1"},   {CLEAVE_UNAVAILABLE, "w9"},   {CLEAVE_UNAVAILABLE, ""},
-      {CLEAVE_UNAVAILABLE, "link"}, {CLEAVE_EXHAUSTED, "w2"},     {CLEAVE_INTERNAL, "w2"}};
+  const struct {
+    cleave_status status;
+    const char *place;
+  } reports[] = {{CLEAVE_UNAVAILABLE, "w1"},   {CLEAVE_UNAVAILABLE, "w9"}, {CLEAVE_UNAVAILABLE, ""},
+                 {CLEAVE_UNAVAILABLE, "link"}, {CLEAVE_EXHAUSTED, "w2"},   {CLEAVE_INTERNAL, "w2"}};
   for (size_t i = 0; i < CLV_COUNT(reports); i++) {
     clv_code code;
     assert_string_equal(convert(&code, true, reports[i].status, reports[i].place), "");
