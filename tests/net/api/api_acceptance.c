@@ -307,6 +307,7 @@ static bool worker_killed_in_backward_is_reported_before_the_deadline(pid_t pid)
   DO(open_context(&c));
   DO(run_network(&n, c, 3, NULL, NULL, &loss));
   DO(fetch_value(loss, &out));
+  cleave_tensor_free(&out);
   DO(stop_process_and_threads(pid));
   CHECK(pthread_create(&kill_thread, NULL, kill_after_200_ms, &pid) == 0);
   cleave_error error = {0};
