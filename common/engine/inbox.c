@@ -32,7 +32,8 @@ bool clv_inbox_begin_post(clv_inbox *b) {
   return b->is_coalescing && !b->has_urgent_item && b->n_queued + 1 < CLV_COALESCE_PACKETS;
 }
 
-void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
+/* Appends a packet. Returns true if the compute thread must be woken. The caller holds the lock. */
+static bool append_packet(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
   p->next = NULL;
   *(b->last ? &b->last->next : &b->first) = p;
   b->last = p;
@@ -40,9 +41,20 @@ void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
   b->n_queued++;
   b->has_urgent_item |= !wait_from;
   if (wait_from && b->wake_at_ns == UINT64_MAX) b->wake_at_ns = wait_from + CLV_COALESCE_NS;
-  bool must_wake = b->is_sleeping && (b->has_urgent_item || !b->is_coalescing);
+  return b->is_sleeping && (b->has_urgent_item || !b->is_coalescing);
+}
+
+void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
+  bool must_wake = append_packet(b, p, wait_from);
   pthread_mutex_unlock(&b->lock);
   if (must_wake) pthread_cond_signal(&b->item_arrived);
+}
+
+/* The signal comes before the unlock, because the inbox may be freed once the packet is posted. */
+void clv_inbox_post_last_packet(clv_inbox *b, clv_packet *p) {
+  pthread_mutex_lock(&b->lock);
+  if (append_packet(b, p, 0)) pthread_cond_signal(&b->item_arrived);
+  pthread_mutex_unlock(&b->lock);
 }
 
 static uint32_t *get_work_counter(clv_inbox *b, const clv_work *w) {

@@ -51,13 +51,16 @@ typedef struct clv_inbox_item {
 void clv_inbox_init(clv_inbox *b);
 void clv_inbox_clear(clv_inbox *b); /* frees the queued packets */
 
-/* Post a packet, from any thread: call clv_inbox_begin_post, then clv_inbox_end_post; the inbox is
- * locked between the two calls. clv_inbox_begin_post returns true if the compute thread need not be
- * woken for the packet; the caller may then read the engine. wait_from: the present time, by the
- * compute thread's clock, if the packet shall wait for others; 0: the packet wakes the compute
- * thread. */
+/* Post a packet, from any thread that keeps the node: call clv_inbox_begin_post, then
+ * clv_inbox_end_post; the inbox is locked between the two calls. clv_inbox_begin_post returns true
+ * if the compute thread need not be woken for the packet; the caller may then read the engine.
+ * wait_from: the present time, by the compute thread's clock, if the packet shall wait for others;
+ * 0: the packet wakes the compute thread. */
 bool clv_inbox_begin_post(clv_inbox *b);
 void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from); /* takes the packet */
+/* Posts a packet, from a thread that does not keep the node: the node may be freed as soon as it
+ * has handled the packet. Takes the packet and wakes the compute thread. */
+void clv_inbox_post_last_packet(clv_inbox *b, clv_packet *p);
 /* Queues ended work, linked by its member `next`, and wakes the compute thread. */
 void clv_inbox_post_ended_work(clv_inbox *b, clv_work *w);
 void clv_inbox_stop(clv_inbox *b); /* stops the inbox for good */

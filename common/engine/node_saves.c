@@ -85,7 +85,7 @@ static clv_code copy_data(clv_session_node *n, struct clv_node_save *s,
 static void on_file_written(clv_state_save *save) {
   struct clv_node_save *s = (struct clv_node_save *)(void *)save;
   s->is_done = true;
-  clv_node_post(s->node, s->request);
+  clv_inbox_post_last_packet(&s->node->inbox, s->request);
 }
 
 static clv_code start_save(clv_session_node *n, struct clv_node_save *s, clv_packet *p,

@@ -151,13 +151,19 @@ static bool advance_until_done(cleave_runtime *rt, const awaited_futures *a, uin
   }
 }
 
+/* Counts a thread that begins (1) or ends (-1) to advance futures. The caller holds the lock. The
+ * number is atomic, because api_wake reads it without the lock. */
+static void count_awaiting_thread(cleave_runtime *rt, int change) {
+  __atomic_fetch_add(&rt->n_awaiting_threads, (uint32_t)change, __ATOMIC_RELAXED);
+}
+
 /* Advances futures until an awaited one is done; the thread of futures then advances the others.
  * Returns false if until_ns passes before, or if the program interrupts the wait. */
 static bool await_future(cleave_runtime *rt, const awaited_futures *a, uint64_t until_ns,
                          size_t *ret_index) {
-  rt->n_awaiting_threads++;
+  count_awaiting_thread(rt, 1);
   bool is_done = advance_until_done(rt, a, until_ns, ret_index);
-  rt->n_awaiting_threads--;
+  count_awaiting_thread(rt, -1);
   if (!rt->n_awaiting_threads && rt->futures_state->first_unfinished)
     pthread_cond_signal(&rt->futures_thread_cond);
   return is_done;
@@ -251,9 +257,9 @@ cleave_status api_run_async(cleave_runtime *rt, const api_operation *op, api_arg
   TRY_API(begin_operation(rt, op, a, &f, error));
   api_future_enqueue(rt, f);
   /* the thread of futures stays parked, because this thread advances futures */
-  rt->n_awaiting_threads++;
+  count_awaiting_thread(rt, 1);
   (void)api_futures_advance(rt);
-  rt->n_awaiting_threads--;
+  count_awaiting_thread(rt, -1);
   unpark_for_callbacks(rt);
   cleave_status status = f->is_done ? api_future_result(f, error) : CLEAVE_OK;
   if (status == CLEAVE_OK) status = api_future_assign_handle(rt, f, ret, error);

@@ -88,7 +88,8 @@ void api_update_outage_clock(cleave_runtime *rt) {
 
 void api_wake(cleave_runtime *rt) {
   pthread_cond_broadcast(&rt->state_changed_cond);
-  if (!rt->n_awaiting_threads) pthread_cond_signal(&rt->futures_thread_cond);
+  if (!__atomic_load_n(&rt->n_awaiting_threads, __ATOMIC_RELAXED))
+    pthread_cond_signal(&rt->futures_thread_cond);
   if (rt->node && !rt->has_node_thread) clv_node_interrupt(rt->node);
 }
 

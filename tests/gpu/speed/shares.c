@@ -407,8 +407,12 @@ static clv_code run_lstm_cell_backward(bench *m, clv_err *err) {
 /* Returns a GRU of one step for each row. Its gates are in the first three quarters of each row of
  * y. */
 static cuda_gru make_gru(const bench *m) {
-  return (cuda_gru){
-      .n = m->n_rows, .t = 1, .h = m->row_width / 4, .gates = m->y, .sums = m->z, .hidden = m->w};
+  return (cuda_gru){.n = m->n_rows,
+                    .t = 1,
+                    .h = m->row_width / 4,
+                    .gates = m->y,
+                    .sums = m->w + m->n / 4,
+                    .hidden = m->w};
 }
 
 static clv_code run_gru_cell(bench *m, clv_err *err) {
