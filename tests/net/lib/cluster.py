@@ -1,5 +1,5 @@
 """Real daemons with real certificates for the process-level tests. Standard library only."""
-import atexit, fcntl, functools, json, os, random, shutil, signal, socket, struct, subprocess, sys, tempfile, time
+import atexit, fcntl, functools, json, os, random, re, shutil, signal, socket, struct, subprocess, sys, tempfile, time
 
 BIN = os.environ.get("CLEAVE_TEST_BIN", os.path.join(os.path.dirname(__file__), "../../../build/release"))
 MASTER, WORKER = os.path.join(BIN, "cleave-master"), os.path.join(BIN, "cleave-worker")
@@ -12,8 +12,12 @@ SANITIZER = os.environ.pop("LD_PRELOAD", "")
 
 def preloaded(library):
     """The variables with which a program loads this library first. ASan would rather be first, and
-    would see what the library stores as lost."""
-    return {"LD_PRELOAD": library, **({"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0"} if "asan" in BIN else {})}
+    would see what the library stores as lost. TSan would make the folder of its log by a function
+    of the library, before it is ready for one."""
+    options = {"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0"} if "asan" in BIN else {}
+    if "tsan" in BIN:
+        options = {"TSAN_OPTIONS": re.sub(r":?log_path=[^:]*", "", os.environ.get("TSAN_OPTIONS", ""))}
+    return {"LD_PRELOAD": library, **options}
 
 
 # Tests use no ledger of keys of the user; each cluster begins with a ledger of its own.
