@@ -216,10 +216,11 @@ def idle_user_keeps_its_reference():
     with Program() as direct, Program(body="transfer: via_master\n") as by_master, Stopped(2) as source:
         for p in (direct, by_master):
             p.does("hold")
-        until(lambda: gauge(1, "used_references") == 2)
+        held = lambda: (kept(), gauge(1, "used_references"))
+        until(lambda: held() == (2, 2))
         begin = time.monotonic()
         while since(begin) < PLENTY:
-            assert (kept(), gauge(1, "used_references")) == (2, 2), f"after {since(begin):.2f} s"
+            assert held() == (2, 2), f"after {since(begin):.2f} s"
             time.sleep(0.1)
         source.resume()
         for p in (direct, by_master):
