@@ -197,6 +197,23 @@ static void missing_texts_are_refused_or_replaced(void **state) {
   clv_dataset_free(ds);
 }
 
+/* Sessions refuse these columns earlier, with their line. */
+static void second_text_and_image_beside_a_text_are_refused(void **state) {
+  (void)state;
+  clv_column_options columns[] = {{.name = "text", .use = CLV_COLUMN_TEXT},
+                                  {.name = "label", .use = CLV_COLUMN_TARGET},
+                                  {.name = "scan", .use = CLV_COLUMN_FILE}};
+  clv_dataset_options o =
+      make_options(CLV_FORMAT_TABLE, "a.csv", "scan,text,label\n1,a,k\n3,b,m\n");
+  o.table.columns = columns;
+  o.table.n_columns = CLV_COUNT(columns);
+  assert_refused(o, CLV_PRECONDITION,
+                 "a.csv: column 'text' has texts and column 'scan' images; a record has one");
+  columns[2].use = CLV_COLUMN_TEXT;
+  assert_refused(o, CLV_PRECONDITION,
+                 "a.csv: columns 'text' and 'scan' have texts, the limit is 1");
+}
+
 static void text_is_an_input_beside_others(void **state) {
   (void)state;
   static const char *const names[] = {"input", "site", "ids"};
@@ -208,7 +225,7 @@ static void text_is_an_input_beside_others(void **state) {
                                        "age,text,site,label\n1,a,p,k\n3,b,q,k\n5,\"\"\"\",p,m\n");
   o.table.columns = columns;
   o.table.n_columns = CLV_COUNT(columns);
-  assert_refused(o, CLV_PRECONDITION, "needs the input name 'ids'");
+  assert_refused(o, CLV_PRECONDITION, "has texts beside other inputs; name the input 'ids'");
   o.holds_tokens = false;
   o.names = &input_names[1];
   o.n_named_inputs = 1;
@@ -262,6 +279,7 @@ int main(void) {
       cmocka_unit_test(table_gives_the_batches_of_the_format_text),
       cmocka_unit_test(texts_stay_beside_their_labels),
       cmocka_unit_test(missing_texts_are_refused_or_replaced),
+      cmocka_unit_test(second_text_and_image_beside_a_text_are_refused),
       cmocka_unit_test(text_is_an_input_beside_others),
       cmocka_unit_test(facts_of_a_text_count_its_tokens),
       cmocka_unit_test(wrong_texts_are_located),
