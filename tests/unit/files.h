@@ -7,11 +7,12 @@
 
 #include "tests/unit/scratch.h"
 
-/* Returns the path of a file in the scratch folder. Only the last eight results stay valid. */
+/* Returns the path of a file in the scratch folder. Only the last eight results of a thread stay
+ * valid. */
 static inline const char *at(const char *name) {
-  static char paths[8][320];
-  static unsigned n;
-  char *path = paths[__atomic_fetch_add(&n, 1, __ATOMIC_RELAXED) % 8];
+  static _Thread_local char paths[8][320];
+  static _Thread_local unsigned n;
+  char *path = paths[n++ % 8];
   snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
   return path;
 }

@@ -22,8 +22,8 @@ typedef enum fault {
   ENDLESS,
 } fault;
 
-static fault worker_fault;
-static unsigned n_calls;
+static _Atomic fault worker_fault;
+static _Atomic unsigned n_calls;
 static char *contents;
 
 static clv_code answer_list(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *err) {
