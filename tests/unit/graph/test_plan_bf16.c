@@ -284,8 +284,11 @@ static void bf16_values_stay_bf16_between_convolutions(void **state) {
   rig r =
       make_rig(make_wide_graph(2), &(rig_options){.backend = clv_backend_cpu(), .is_bf16 = true});
   clv_plan_describe(r.plan, &text);
-  assert_non_null(strstr(text.data, has_amx() ? "block 1 last bf16>1 last bf16, 25.0 KiB in scratch"
-                                              : "block 16 bf16>16 bf16, 25.0 KiB in scratch"));
+  char wanted[80]; /* under thread sanitizer the graph is smaller */
+  snprintf(wanted, sizeof wanted, "%s, %s KiB in scratch",
+           has_amx() ? "block 1 last bf16>1 last bf16" : "block 16 bf16>16 bf16",
+           CLV_THREAD_SANITIZED ? "2.0" : "25.0");
+  assert_non_null(strstr(text.data, wanted));
   /* the plan reorders the input and its gradient, and values of the pool and of ops that have only
    * f32 kernels; with AMX there is one reorder more */
   assert_int_equal(count_steps(&r, "reorder"), has_amx() ? 9 : 8);
