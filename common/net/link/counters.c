@@ -97,10 +97,13 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
     if (!clv_link_wait_unless_stopped(l, deadline_ns)) break;
   bool is_answered = l->n_pongs >= f.message_id, has_ended = link_has_ended(l);
   *ret_ns = is_answered ? l->counts.round_trip_ns : *ret_ns;
+  if (!is_answered && has_ended)
+    clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", l->peer_name,
+             l->close_text);
   pthread_mutex_unlock(&l->lock);
   if (!is_answered && clv_rpc_has_cancel_hook()) CLV_TRY(clv_rpc_check_cancel_hook(err));
   if (is_answered) return CLV_OK;
-  if (has_ended) return clv_frame_writer_end_error(l->writer, err);
+  if (has_ended) return CLV_UNAVAILABLE;
   return clv_fail(err, CLV_DEADLINE, "%s did not answer a PING in time", l->peer_name);
 }
 
