@@ -224,7 +224,7 @@ def worker_whose_disk_refuses_keeps_no_files():
     for disk, quota, why in (("write:/states/:5:1:ENOSPC", "16MiB", "the worker's disk is full"),
                              ("fsync:/states/:6:1:EIO", "16MiB", "the worker's disk reported an I/O error"),
                              ("open:/states/:3:0:EROFS", "16MiB", "the worker's disk is mounted read-only"),
-                             ("", "20KiB", "exceed the quota of files of state")):
+                             ("", "4KiB", "exceed the quota of files of state")):
         with Keeping(disk, quota) as far:
             text = far.run("far")
             assert "cannot keep the files of stage 'b'" in text and why in text, (disk, text)
