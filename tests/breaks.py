@@ -552,7 +552,8 @@ of("common/net/link/link_state.c", CONNECTIONS,
    an_older_connection_is_taken=("static clv_code join_again", "n->connection_number <= s->connection_number", "n->connection_number < s->connection_number"),
    the_earlier_connection_need_not_end=("static clv_code join_again", "n->must_wait = s->has_stream;", "n->must_wait = false;"))
 of("common/net/link/link_state.c", CONNECTIONS,
-   an_outage_never_ends=("static void count_outage", "l->outage_since_ns = 0;", ""))
+   an_outage_never_ends=("static void count_outage", "l->outage_since_ns = 0;", ""),
+   a_lost_connection_is_attached=("static bool has_left_lane", "return !s->has_stream ||", "return false &&"))
 of("common/net/link/lane_log.c", CONNECTIONS,
    all_is_sent_again=("clv_code clv_lane_log_continue_after", "CLV_TRY(clv_lane_log_remove_acked(g, received, removed, err));", "if (received > g->n_sent) return CLV_INVALID;"),
    nothing_is_sent_again=("clv_code clv_lane_log_continue_after", "g->next_to_pass = g->first;", ""))

@@ -109,8 +109,8 @@ static void set_lane_state(clv_lane *ln, clv_lane_state state) {
   __atomic_store_n(&ln->state, state, __ATOMIC_RELAXED);
 }
 
-static clv_code mark_attached(clv_link *l, uint32_t index, clv_err *err) {
-  clv_link_event_args n = {.lane_index = index};
+static clv_code mark_attached(clv_link *l, uint32_t index, uint64_t connection, clv_err *err) {
+  clv_link_event_args n = {.lane_index = index, .connection_number = connection};
   return clv_link_on_event(l, CLV_LINK_LANE_ATTACHED, &n, err);
 }
 
@@ -122,7 +122,7 @@ static clv_code on_attached(const lane_frame *m, clv_err *err) {
   if (is_first && ln->lane_index == 0)
     clv_send_queue_set_credit(m->link->send_queue, m->f->attached.credit_bytes);
   set_lane_state(ln, ln->lane_index ? CLV_LANE_BULK : CLV_LANE_CONTROL);
-  CLV_TRY(mark_attached(m->link, ln->lane_index, err));
+  CLV_TRY(mark_attached(m->link, ln->lane_index, ln->connection_number, err));
   return clv_frame_writer_resume_lane(m->link->writer, ln->lane_index, ln->connection_number,
                                       m->f->attached.n_received, err);
 }
@@ -143,7 +143,7 @@ static clv_code answer_attach(const joined_lane *j, clv_err *err) {
   reply.attached.credit_bytes = j->link->accept_limits.credit_bytes;
   reply.attached.n_received = clv_link_n_received(j->link, j->lane_index);
   clv_frame_writer_attach_stream(j->link->writer, j->lane_index, j->connection_number, j->stream);
-  CLV_TRY(mark_attached(j->link, j->lane_index, err));
+  CLV_TRY(mark_attached(j->link, j->lane_index, j->connection_number, err));
   if (clv_stream_send_first_frame(j->stream, &reply, err) != CLV_OK) {
     /* the stream has ended meanwhile, and its lane reports that */
     j->stream.transport->cancel(j->stream.handle, CLV_CANCELLED, err->text);

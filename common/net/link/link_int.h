@@ -527,9 +527,11 @@ typedef enum clv_link_state_event {
  * before. */
 typedef struct clv_link_event_args {
   uint32_t lane_index, n_lanes; /* lane of the event; number of lanes of the link */
-  /* set for CLV_LINK_LANE_JOINS: the lane, and the number of its connection (0: the first). `lane`
-   * may be NULL unless the present connection of the lane has to end first. */
+  /* set for CLV_LINK_LANE_JOINS: the lane. NULL is allowed unless the present connection of the
+   * lane has to end first. */
   struct clv_lane *lane;
+  /* set for CLV_LINK_LANE_JOINS and CLV_LINK_LANE_ATTACHED: number of the connection (0: the
+   * first) */
   uint64_t connection_number;
   /* set by CLV_LINK_LANE_JOINS: `lane` waits for the end of the present connection, and
    * replaced_stream (NULL: none) had waited for it */
@@ -547,9 +549,10 @@ typedef struct clv_link_event_args {
 
 /* A lane of a link, over all its connections. */
 typedef struct clv_lane_slot {
-  bool has_stream;             /* the lane has a stream, dialled or accepted, that has not ended */
-  bool is_attached;            /* both sides have attached the stream */
-  uint64_t connection_number;  /* highest number of a connection so far */
+  bool has_stream;            /* the lane has a stream, dialled or accepted, that has not ended */
+  bool is_attached;           /* both sides have attached the stream */
+  uint64_t connection_number; /* highest number of a connection so far */
+  uint64_t joined_connection_number; /* number of the connection that has or had the stream */
   uint64_t lost_since_ns;      /* when the last attached connection was lost; 0: it is attached */
   uint64_t attached_ns;        /* when the lane was last attached */
   uint64_t attach_deadline_ns; /* end of the time for ATTACHED of a redial; 0: none */

@@ -9,7 +9,8 @@
  * enters ENDING.
  *
  * OPEN: all lanes are attached; packets flow. A further lane is refused. JOINS with a higher number
- * of the connection waits until the present connection of the lane has ended. LOST enters MENDING,
+ * of the connection waits until the present connection of the lane has ended. ATTACHED of a
+ * connection that has left its lane changes nothing, here and in MENDING. LOST enters MENDING,
  * or is refused if the link has no lease (lane.c then ends the link); an end enters ENDING.
  *
  * MENDING: some lanes have lost their connection. Messages for them stay in their logs, packets
@@ -89,6 +90,7 @@ static clv_code join_again(clv_link *l, clv_link_event_args *n, clv_err *err) {
     return CLV_OK;
   }
   s->has_stream = true;
+  s->joined_connection_number = n->connection_number;
   if (n->lane) n->lane->has_joined = true;
   l->n_lanes_with_stream++;
   return CLV_OK;
@@ -102,10 +104,21 @@ static void count_outage(clv_link *l, uint64_t now) {
   l->outage_since_ns = 0;
 }
 
+/* True if the connection of an ATTACHED has left its lane. A thread that answers the ATTACH of a
+ * waiting connection may report it after that connection has been lost. */
+static bool has_left_lane(const clv_lane_slot *s, const clv_link_event_args *n) {
+  return !s->has_stream || s->joined_connection_number != n->connection_number;
+}
+
+static clv_code refuse_second_attach(clv_link *l, clv_link_event_args *n, clv_err *err) {
+  return has_left_lane(&l->lanes[n->lane_index], n) ? CLV_OK : refuse_event(l, n, err);
+}
+
 static clv_code attach_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   clv_lane_slot *s = &l->lanes[n->lane_index];
   (void)err;
   CLV_FAILPOINT("link.attach_lane");
+  if (has_left_lane(s, n)) return CLV_OK;
   if (s->lost_since_ns) l->counts.n_reconnects++;
   s->is_attached = true;
   s->lost_since_ns = s->attach_deadline_ns = 0;
@@ -146,7 +159,7 @@ static void record_lost_connection(clv_link *l, clv_lane_slot *s, const char *te
 static void join_waiting_lane(clv_lane_slot *s, clv_link_event_args *n) {
   clv_lane *ln = clv_steal(&s->waiting_lane);
   n->joining_stream = clv_stream_ref(ln->stream);
-  n->connection_number = ln->connection_number;
+  n->connection_number = s->joined_connection_number = ln->connection_number;
   n->n_peer_received = ln->n_peer_received;
   ln->has_joined = true;
   __atomic_store_n(&ln->state, ln->lane_index ? CLV_LANE_BULK : CLV_LANE_CONTROL, __ATOMIC_RELAXED);
@@ -204,7 +217,7 @@ static state_action *const actions[CLV_LINK_STATES][CLV_LINK_STATE_EVENTS] = {
     /* JOINS ATTACHED LOST ENDS LANE_ENDED */
     [CLV_LINK_NEW] = {join_lane, refuse_event, refuse_event, end_link, refuse_event},
     [CLV_LINK_ATTACHING] = {join_lane, attach_lane, refuse_event, end_link, refuse_event},
-    [CLV_LINK_OPEN] = {join_again, refuse_event, lose_lane, end_link, refuse_event},
+    [CLV_LINK_OPEN] = {join_again, refuse_second_attach, lose_lane, end_link, refuse_event},
     [CLV_LINK_MENDING] = {join_again, attach_lane, lose_lane, end_link, refuse_event},
     [CLV_LINK_ENDING] = {refuse_event, ignore_event, refuse_event, ignore_event, remove_lane},
     [CLV_LINK_ENDED] = {refuse_event, refuse_event, refuse_event, ignore_event, refuse_event},

@@ -378,6 +378,31 @@ static void waiting_connection_that_ended_is_forgotten(void **state) {
   end_link();
 }
 
+static void late_attach_of_a_lost_connection_changes_nothing(void **state) {
+  (void)state;
+  clv_err err = {0};
+  begin_link(false);
+  stream *second = accept_stream();
+  receive_attach(second, 0, 1, 0);
+  /* one thread reports the end of the first connection, another that of the second, before the
+   * first thread answers the ATTACH of the second */
+  clv_link_event_args lost = {.end_code = CLV_UNAVAILABLE, .end_text = "lost"};
+  assert_ok(clv_link_on_event(w.link, CLV_LINK_LANE_LOST, &lost, &err));
+  assert_int_equal(lost.connection_number, 1);
+  end_stream(second, CLV_UNAVAILABLE);
+  clv_link_event_args late = {.connection_number = 1};
+  assert_ok(clv_link_on_event(w.link, CLV_LINK_LANE_ATTACHED, &late, &err));
+  assert_true(clv_link_is_mending(w.link));
+  receive_attach(accept_stream(), 0, 2, 0);
+  assert_int_equal(w.link->state, CLV_LINK_OPEN);
+  assert_ok(clv_link_on_event(w.link, CLV_LINK_LANE_ATTACHED, &late, &err));
+  late.connection_number = 2;
+  assert_int_equal(clv_link_on_event(w.link, CLV_LINK_LANE_ATTACHED, &late, &err),
+                   CLV_PRECONDITION);
+  assert_true(w.link->state == CLV_LINK_OPEN && w.n_ends == 0);
+  end_link();
+}
+
 /* ---- ACK frames, which the link holds back and sends with the next message ------------------- */
 
 static uint32_t count_kind(const stream *s, clv_frame_kind kind) {
@@ -462,6 +487,7 @@ int main(void) {
       cmocka_unit_test(attach_waits_for_the_end_of_the_earlier_connection),
       cmocka_unit_test(older_connection_is_refused),
       cmocka_unit_test(waiting_connection_that_ended_is_forgotten),
+      cmocka_unit_test(late_attach_of_a_lost_connection_changes_nothing),
       cmocka_unit_test(ack_is_sent_with_the_next_message),
       cmocka_unit_test(acknowledged_messages_are_forgotten),
       cmocka_unit_test(link_without_lease_sends_no_ack_and_forgets_accepted_messages),

@@ -120,8 +120,8 @@ static void each_link_event_reaches_its_state_or_is_refused(void **state) {
       [CLV_LINK_ATTACHING] = {REFUSED, CLV_LINK_OPEN, REFUSED, CLV_LINK_ENDING, REFUSED},
       [CLV_LINK_OPEN] = {REFUSED, REFUSED, CLV_LINK_MENDING, CLV_LINK_ENDING, REFUSED},
       /* JOIN is refused because connection 0 existed before, LOST because the lane has no
-       * connection */
-      [CLV_LINK_MENDING] = {REFUSED, CLV_LINK_OPEN, REFUSED, CLV_LINK_ENDING, REFUSED},
+       * connection; ATTACHED of a connection that has left changes nothing */
+      [CLV_LINK_MENDING] = {REFUSED, CLV_LINK_MENDING, REFUSED, CLV_LINK_ENDING, REFUSED},
       [CLV_LINK_ENDING] = {REFUSED, CLV_LINK_ENDING, REFUSED, CLV_LINK_ENDING, CLV_LINK_ENDING},
       [CLV_LINK_ENDED] = {REFUSED, REFUSED, REFUSED, CLV_LINK_ENDED, REFUSED},
   };
