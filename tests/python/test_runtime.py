@@ -236,7 +236,8 @@ def restarted_notebook_finds_its_workers():
             said = subprocess.run([sys.executable, "-c", TAKES_OVER, session], env=env, text=True, stdout=subprocess.PIPE, timeout=60 * SLOW).stdout
         else:
             said = first.communicate(timeout=60 * SLOW)[0]
-        assert float(said) < 2 * max(1, SLOW), (is_killed, said)
+        # an open that waited for the killed session's end would reach its deadline of 20 s
+        assert float(said) < (2 if SLOW <= 1 else 5 * SLOW), (is_killed, said)
 
 
 @suite.test

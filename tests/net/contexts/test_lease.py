@@ -9,13 +9,15 @@ from measured import Measured, numbers as metrics
 from test_references import KEY, NOT_FOUND, acknowledged, keep, one_call, quiet, said
 
 PROGRAM = os.path.join(BIN, "net", "api_lease")
-# shorter than limits.peer_timeout, 60 s, at which a stopped process counts as lost
-LEASE = min(4, max(1, SLOW) * (3 if SANITIZED else 1))
+LEASE = min(2, max(1, SLOW) * (2 if SANITIZED else 1))
 LEASE_MS = int(1000 * LEASE)
 # least rest of the lease when a node dies that renews it every third of its length
 HEARD_LAST = LEASE * 0.57
 LATE = 3.0  # seconds until the end of a lease shows in status
-PLENTY = 2.3 * LEASE
+# link.h: a link is lost to a peer that is silent for 3 s and for three quarters of the lease more
+SILENCE_ENDS_A_LINK = 3 + 0.75 * LEASE
+PLENTY = min(2.3 * LEASE, SILENCE_ENDS_A_LINK - 1)
+assert LEASE < PLENTY
 # memory of a session: enough for five values of api_lease, but not also for a larger one
 ROOM = "26MiB"
 suite = Suite()

@@ -173,7 +173,8 @@ def http2_frame_floods_close_the_connection():
     for name in FLOODS:
         flooded(name)
     grown = cluster.workers[0].rss() - before
-    assert grown < 64 << 20, f"{grown >> 20} MiB more"
+    freed = 256 if SANITIZED else 0  # MiB that the sanitizer keeps of what was freed
+    assert grown < (64 + freed) << 20, f"{grown >> 20} MiB more"
     assert answers()
     for name in ("gets", "empty", "settings", "headers"):
         until(lambda: new_lines(since, f"deny identity=spiffe://test/flood-{name} .*its connection was cut: it sent"))
