@@ -562,6 +562,10 @@ of("common/net/link/lane.c", CONNECTIONS,
    a_lost_link_ends=("static bool may_reconnect", "return code == CLV_UNAVAILABLE ||", "return"))
 of("master/api/core/runtime.c", "tests/net/operations/test_outages.py silence_ends_nothing",
    links_between_workers_do_not_stop_the_clock=("static bool is_any_link_mending", "reports_outage(rt, p) ||", "false ||"))
+of("master/api/core/failures.c", "tests/net/hostile/test_hostile_answers.py lost_link_between_workers_is_a_loss_whatever_its_code",
+   a_restarted_neighbour_is_not_lost=("clv_code api_get_loss_code", "code == CLV_NOT_FOUND ||", ""))
+of("common/base/library_files.c", "tests/unit/base/test_base",
+   openssl_ends_before_its_users=("static void start_openssl", "OPENSSL_INIT_NO_ATEXIT |", "0 |"))
 of("worker/service/session_links.c", "tests/net/operations/test_outages.py silence_ends_nothing",
    links_between_workers_are_not_reported=("static uint32_t count_peers_waiting_for_connections", "return n;", "return 0;"))
 of("master/api/core/runtime.c", "tests/net/hostile/test_hostile_worker.py reported_outage_stops_the_clock_for_the_lease",

@@ -52,14 +52,16 @@ bool clv_library_file_of(const void *address, char *ret, size_t len) {
 }
 
 /* Runs when the program or libcleave is loaded, before any use of OpenSSL, which would read
- * openssl.cnf. */
-__attribute__((constructor)) static void ignore_openssl_cnf_in_wheel(void) {
+ * openssl.cnf. OpenSSL frees nothing when the process exits: threads of a runtime that was not
+ * closed may still use it then, and crashed. */
+__attribute__((constructor)) static void start_openssl(void) {
   int (*function)(uint64_t, const OPENSSL_INIT_SETTINGS *) = OPENSSL_init_crypto;
   const void *address;
   char path[PATH_MAX];
   memcpy(&address, &function, sizeof address);
-  if (clv_library_file_of(address, path, sizeof path) && clv_is_file_of_wheel(path))
-    OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, NULL);
+  bool is_of_wheel = clv_library_file_of(address, path, sizeof path) && clv_is_file_of_wheel(path);
+  OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT | (is_of_wheel ? OPENSSL_INIT_NO_LOAD_CONFIG : 0),
+                      NULL);
 }
 
 bool clv_is_file_of_wheel(const char *path) {

@@ -110,15 +110,11 @@ static bool has_left_lane(const clv_lane_slot *s, const clv_link_event_args *n) 
   return !s->has_stream || s->joined_connection_number != n->connection_number;
 }
 
-static clv_code refuse_second_attach(clv_link *l, clv_link_event_args *n, clv_err *err) {
-  return has_left_lane(&l->lanes[n->lane_index], n) ? CLV_OK : refuse_event(l, n, err);
-}
-
 static clv_code attach_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   clv_lane_slot *s = &l->lanes[n->lane_index];
-  (void)err;
   CLV_FAILPOINT("link.attach_lane");
   if (has_left_lane(s, n)) return CLV_OK;
+  if (s->is_attached) return refuse_event(l, n, err);
   if (s->lost_since_ns) l->counts.n_reconnects++;
   s->is_attached = true;
   s->lost_since_ns = s->attach_deadline_ns = 0;
@@ -217,7 +213,7 @@ static state_action *const actions[CLV_LINK_STATES][CLV_LINK_STATE_EVENTS] = {
     /* JOINS ATTACHED LOST ENDS LANE_ENDED */
     [CLV_LINK_NEW] = {join_lane, refuse_event, refuse_event, end_link, refuse_event},
     [CLV_LINK_ATTACHING] = {join_lane, attach_lane, refuse_event, end_link, refuse_event},
-    [CLV_LINK_OPEN] = {join_again, refuse_second_attach, lose_lane, end_link, refuse_event},
+    [CLV_LINK_OPEN] = {join_again, attach_lane, lose_lane, end_link, refuse_event},
     [CLV_LINK_MENDING] = {join_again, attach_lane, lose_lane, end_link, refuse_event},
     [CLV_LINK_ENDING] = {refuse_event, ignore_event, refuse_event, ignore_event, remove_lane},
     [CLV_LINK_ENDED] = {refuse_event, refuse_event, refuse_event, ignore_event, refuse_event},

@@ -807,6 +807,10 @@ api_node_set api_lost_nodes(const cleave_runtime *rt);
 cleave_status api_context_failure(const api_context *c, cleave_error *error);
 
 void api_add_leak(cleave_leaks *l, const char *fmt, ...) CLV_PRINTF(2, 3);
+/* Returns CLV_UNAVAILABLE for each code with which a link ends when its peer has stopped answering,
+ * or answers that it does not have the session or the link any more, because it was restarted or
+ * ends them. Returns other codes unchanged. */
+clv_code api_get_loss_code(clv_code code);
 void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_error *ret);
 
 /* Writes a value's failure into a frame, with the worker's name in the text. */

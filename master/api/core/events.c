@@ -251,6 +251,7 @@ static void record_broken_link(cleave_runtime *rt, const api_peer *from, const c
       from->n_rejoins || (other_node > 0 && rt->peers[other_node].n_rejoins);
   if (rt->broken_link_error.status || is_of_earlier_incarnation) return;
   rt->broken_link_error = *why;
+  rt->broken_link_error.status = (cleave_status)api_get_loss_code((clv_code)why->status);
   rt->broken_link_worker = from->index;
   rt->broken_link_neighbour = other_node > 0 ? (uint32_t)other_node : from->index;
   rt->broken_link_wait_until_ns = api_now(rt) + BROKEN_LINK_WAIT_NS;

@@ -59,6 +59,13 @@ void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_err
   replace_module_numbers(rt, received_text, ret->text, sizeof ret->text);
 }
 
+clv_code api_get_loss_code(clv_code code) {
+  bool is_loss = code == CLV_OK || code == CLV_CANCELLED || code == CLV_DEADLINE ||
+                 code == CLV_UNKNOWN || code == CLV_ABORTED || code == CLV_NOT_FOUND ||
+                 code == CLV_PRECONDITION;
+  return is_loss ? CLV_UNAVAILABLE : code;
+}
+
 bool cleave_is_passed_on(const cleave_error *why) {
   return strncmp(why->text, "worker '", 8) == 0 && strstr(why->text, "' reports");
 }

@@ -22,20 +22,12 @@ static void free_ended_contexts(cleave_runtime *rt) {
   }
 }
 
-/* Returns CLV_UNAVAILABLE for each code with which a link ends when its worker has stopped
- * answering. Returns other codes unchanged. */
-static clv_code map_loss_code(clv_code code) {
-  bool means_silence = code == CLV_OK || code == CLV_CANCELLED || code == CLV_DEADLINE ||
-                       code == CLV_UNKNOWN || code == CLV_ABORTED;
-  return means_silence ? CLV_UNAVAILABLE : code;
-}
-
 /* Handles the end of a link: fails the contexts that use the worker, and ends the waits for its
  * answers. */
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
   api_peer *p = user;
   cleave_runtime *rt = p->runtime;
-  clv_code why = clv_link_has_violation(link) ? CLV_BAD_ANSWER : map_loss_code(code);
+  clv_code why = clv_link_has_violation(link) ? CLV_BAD_ANSWER : api_get_loss_code(code);
   LOCKED(rt);
   if (api_peer_on_event(&p->state, PEER_LINK_ENDS) != API_ACTION_BEGIN) return;
   api_fail(&p->loss_error, why, "worker '%s' (%s) %s: %s", p->name, p->spec->address,

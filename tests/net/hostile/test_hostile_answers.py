@@ -307,6 +307,16 @@ def abort_without_a_context_fails_the_step():
 
 
 @suite.test
+def lost_link_between_workers_is_a_loss_whatever_its_code():
+    """A peer that was restarted refuses the connection as one of an unknown session. The run may
+    recover, so the exit code is that of a lost worker."""
+    other = [word for setting in ("address=127.0.0.1:9", "identity=spiffe://test/w2") for word in ("--set", f"workers.w2.{setting}")]
+    for code, ends in ((1, 6), (5, 6), (9, 6), (14, 6), (15, 1)):
+        gone = failing(pb.ABORT, code, "the link to w2 ended", "w2")
+        meets([ends], "step 1", "the link to w2 ended", args=other, twist=on(G, lambda f: [gone]))
+
+
+@suite.test
 def worker_that_cannot_step_fails_the_run():
     """The master does not wait for the worker's part of the step, but cannot continue without
     it."""

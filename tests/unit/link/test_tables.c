@@ -101,8 +101,8 @@ static void bring_link_to_state(clv_link_state state) {
   begin_link();
   if (state == CLV_LINK_NEW) return;
   for (uint32_t i = 0; i < LANES; i++) assert_int_equal(send_event(CLV_LINK_LANE_JOINS, i), CLV_OK);
-  assert_int_equal(send_event(CLV_LINK_LANE_ATTACHED, 0), CLV_OK);
-  if (state >= CLV_LINK_OPEN) assert_int_equal(send_event(CLV_LINK_LANE_ATTACHED, 1), CLV_OK);
+  assert_int_equal(send_event(CLV_LINK_LANE_ATTACHED, 1), CLV_OK);
+  if (state >= CLV_LINK_OPEN) assert_int_equal(send_event(CLV_LINK_LANE_ATTACHED, 0), CLV_OK);
   if (state == CLV_LINK_MENDING) assert_int_equal(send_event(CLV_LINK_LANE_LOST, 0), CLV_OK);
   if (state >= CLV_LINK_ENDING) assert_int_equal(send_event(CLV_LINK_ENDS, 0), CLV_OK);
   for (uint32_t i = 0; i < LANES && state == CLV_LINK_ENDED; i++)
