@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the suite consists of, found in the tree: programs of C, scripts, checks; and what each file
 says of how it wants to be run. For tests/run-tests and tests/one-test."""
-import fnmatch, glob, os, re
+import fnmatch, glob, os, re, subprocess
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -25,6 +25,16 @@ NO_NUMBERS = ("faults/*", "gpu/*", "net/api/test_[ar]*", "net/api/test_seeds_cud
                   "cache", "cuda", "device_memory", "documents", "export", "habits", "hf", "images", "inputs", "lora",
                   "memory", "optimizers", "packed_cuda", "places", "pretrained_weights", "recut", "text", "tied")))
 SOON_READY = {"ONEDNN_MAX_CPU_ISA": "SSE41"}
+
+
+def with_sanitizer(env, program):
+    """Python loads the library late, and what sanitizes it has to be there from the begin. What
+    Python keeps until its end is no leak of ours."""
+    sanitizer = re.search("[at]san", os.path.basename(env["CLEAVE_TEST_BIN"]))
+    if sanitizer and os.path.basename(os.path.dirname(os.path.abspath(program))) == "python":
+        env["LD_PRELOAD"] = subprocess.run(["gcc", f"-print-file-name=lib{sanitizer[0]}.so"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+        env["ASAN_OPTIONS"] = env.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
+    return env
 
 
 def scripts():
