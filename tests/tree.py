@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the checks of the tree (tests/check-*) share: its files, and how a check ends."""
-import fnmatch, os, subprocess, sys
+import fnmatch, os, re, subprocess, sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 GENERATED = {"build", ".git", "__pycache__", "runs"}
+CELL = 160  # maximum characters of a table's cell in a document; a piece of code counts as four
 
 
 def walked():
@@ -26,6 +27,11 @@ def files(*patterns):
 def text(path):
     with open(os.path.join(ROOT, path), encoding="utf-8", errors="replace") as f:
         return f.read()
+
+
+def is_wide(cell):
+    """Whether a cell of a table is too wide. A list of names may have any width."""
+    return len(cell.strip()) > CELL and any(len(item.split()) > 6 for item in re.split(r"[,;]", cell))
 
 
 def end(bad, good):

@@ -21,13 +21,15 @@ import re
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import tree
 from rules import PROOFS, Unreadable
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
 COLUMNS = ("proof", "date", "digest", "machine", "length", "figure", "target", "met")
 NEVER = "never run"
 SHORT = 12  # digits of a digest in the table
-CELL = 280
+LIST = 280  # characters of a cell that is a list of names; others are as wide as documents allow
 HEAD = """# Long proofs
 
 `make proof` runs these and writes this table; `make proof-status` shows which rows are stale and which
@@ -66,7 +68,8 @@ def digest(root, proof, paths=None):
 
 def cell(text):
     text = re.sub(r"\s+", " ", str(text)).replace("|", "/").strip()
-    return text if len(text) <= CELL else text[:CELL - 3] + "..."
+    most = tree.CELL if tree.is_wide(text) else LIST
+    return text if len(text) <= most else text[:most - 3] + "..."
 
 
 def read_table(path):

@@ -229,8 +229,8 @@ def large_table(lines):
 
 
 def kill_writes(lines):
-    m = last(r"^(\d+ kills while .*)$", lines)
-    return m[1], bool(every(r"^ok killed_writes_change_no_bit", lines))
+    m = last(r"^(\d+ kills while .*?) \(.*?\), (\d+) went on from another .*?, ((?:the same|other) bits, \d+ unfinished files)", lines)
+    return f"{m[1]}, {m[2]} of another checkpoint, {m[3]}", bool(every(r"^ok killed_writes_change_no_bit", lines))
 
 
 def bench(lines):

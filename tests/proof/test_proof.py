@@ -279,8 +279,10 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
                 "ok packets dropped for 300 s: steps go on after 6.5 s\nok 1000 resets: the same bits, no recoveries\nok resets: the longest pause between two steps was 0.7 s"),
     "checkpoint-cost": ("1024 MiB every 10 s: 14.0 % of the time; every: auto: 2.1 %; the disk writes 490 and 471 MB/s\nok checkpoints_take_at_most_3_percent_with_auto",
                         "1024 MiB every 10 s: 14.0 % of the time; every: auto: 5.1 %; the disk writes 490 and 471 MB/s\nnot ok checkpoints_take_at_most_3_percent_with_auto"),
-    "kill-writes": ("30 kills while files were written, 18 of the worker and 12 of the master, 0 used an unfinished checkpoint (seed 7)\nok killed_writes_change_no_bit",
-                    "30 kills while files were written, 18 of the worker and 12 of the master, 1 used an unfinished checkpoint (seed 7)\nnot ok killed_writes_change_no_bit"),
+    "kill-writes": ("30 kills while files of 64 MiB were written (7 of worker, 13 of master, 10 of both), 0 went on from another checkpoint than the one before, "
+                    "the same bits, 0 unfinished files left, 75 s (seed 7)\nok killed_writes_change_no_bit",
+                    "30 kills while files of 64 MiB were written (7 of worker, 13 of master, 10 of both), 1 went on from another checkpoint than the one before, "
+                    "other bits, 1 unfinished files left, 75 s (seed 7)\nnot ok killed_writes_change_no_bit"),
     "soak-kill": ("1000 kills in 70 runs of 5 networks, 150 recoveries, median 0.7 s, 99 of 100 within 1.1 s, 0 differ (seed 8)\n"
                   "ok killed_runs_change_no_bit (900.1s)",
                   "1000 kills in 70 runs of 5 networks, 150 recoveries, median 0.7 s, 99 of 100 within 1.1 s, 1 differ (seed 8)\n"
@@ -347,6 +349,7 @@ def every_proof_rule_tells_good_output_from_bad():
     for p in rules.PROOFS:
         well, ill = (text.splitlines() for text in SAMPLES[p.name])
         assert proof.judge(p, 0, well)[1] == "yes", (p.name, proof.judge(p, 0, well))
+        assert not proof.cell(proof.judge(p, 0, well)[0]).endswith("..."), f"{p.name}: the figure is wider than its cell"
         assert proof.judge(p, 1, ill)[1] == ("no" if p.measures else "failed"), p.name
         assert proof.judge(p, 0, ill)[1] != "yes", p.name
         assert proof.judge(p, 1, well)[1] == "failed", p.name
