@@ -9,7 +9,23 @@ from typing import Callable
 
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
-BREAKS = sorted(os.path.relpath(p, ROOT) for p in glob.glob(os.path.join(ROOT, "tests/breaks*.py")))
+SCRIPTS = sorted(os.path.relpath(p, ROOT) for p in glob.glob(os.path.join(ROOT, "tests/**/*.py"), recursive=True))
+BREAKS = [p for p in SCRIPTS if p.startswith("tests/breaks")]
+# modules that a script imports, or a script that it starts
+NAMED = re.compile(r"^\s*(?:from|import)\s+([\w, ]+)|(\w+)\.py[\"']", re.M)
+
+
+def reached(*paths):
+    """The scripts, those of tests/ that they import or start, and what these reach."""
+    found, due = set(), list(paths)
+    while due:
+        path = due.pop()
+        if path not in found:
+            found.add(path)
+            with open(os.path.join(ROOT, path)) as f:
+                names = {n for m in NAMED.finditer(f.read()) for n in re.findall(r"\w+", m[1] or m[2])}
+            due += [p for p in SCRIPTS if os.path.basename(p)[:-3] in names]
+    return tuple(sorted(found))
 
 
 class Unreadable(Exception):
@@ -243,12 +259,13 @@ def bench(lines):
 # ---- the proofs ----------------------------------------------------------------------------------
 
 LIB = "tests/net/lib"
+OPERATIONS = "tests/net/operations"
 FAULTS = ("tests/faults", "tests/seeds", "tests/golden", LIB)
 BENCH = ("tests/bench", LIB)
 NONE_FAILED = "none fails"
 
 PROOFS = (
-    Proof("parity", NONE_FAILED, suites(1), ("tests/parity", "tests/golden", "tests/seeds", LIB),
+    Proof("parity", NONE_FAILED, suites(1), (*reached("tests/parity/parity.py"), "tests/parity/stages.c", "tests/golden", "tests/seeds", LIB),
           short={"PARITY_ARGS": "step_parity_mlp_sgd"}, minutes=25),
     Proof("exports", "90 % as written, none wrong", exports, ("tests/parity/exports.py", "tests/parity/networks.py", "tests/parity/exported.c", "deploy/export_torch.py",
                                                              "deploy/export_traced.py", "deploy/export_rules.py", "deploy/export_values.py", "deploy/export_joined.py", "tests/parity/drawn_nets.py"),
@@ -262,7 +279,7 @@ PROOFS = (
     Proof("hf-base", NONE_FAILED, suites(1), ("tests/parity/hf_base.py", "tests/parity/hf.py", "common/model/hf", LIB), minutes=6),
     Proof("hf-files", NONE_FAILED, suites(1), ("tests/parity/exchange.py", "tests/parity/hf.py", "common/model/hf", "common/model/weights", LIB), minutes=5),
     Proof("seed-000", "within the points of PyTorch", seed_000, ("tests/seeds", "deploy/sessions", LIB), short={"SEED_ARGS": "--quick --seeds 1"}, minutes=10),
-    Proof("learns", "within the points of PyTorch", learns, ("tests/parity", LIB),
+    Proof("learns", "within the points of PyTorch", learns, (*reached("tests/parity/learns.py"), LIB),
           short={"LEARNS_ARGS": "--seeds 1 1f1b"}, minutes=60),
     Proof("fuzz", "no finding", fuzz, ("tests/fuzz",), {"FUZZ_SECONDS": "60"}, {"FUZZ_SECONDS": "2"}, 35),
     Proof("fuzz-coverage", "none below its floor", coverage, ("tests/fuzz",), minutes=8),
@@ -274,7 +291,7 @@ PROOFS = (
     Proof("gpu-sanitized", NONE_FAILED, suites(2), ("tests/gpu", "tests/ops", LIB), minutes=20),
     Proof("gpu-dry", "no piece fails, at most 60 MiB", dry_run, ("tests/gpu", "tests/bench/peers", "deploy/sessions"),
           short={"GPU_DRY_ARGS": "devices parity_mlp"}, minutes=20),
-    Proof("schedules", NONE_FAILED, oks, ("tests/net",),
+    Proof("schedules", NONE_FAILED, oks, ("tests/net/api", "tests/net/schedules", "tests/net/training", LIB),
           {"API_SCHEDULES": "250", "SESSION_SCHEDULES": "50", "EVERY_CUT": "1"},
           {"API_SCHEDULES": "5", "SESSION_SCHEDULES": "2", "EVERY_CUT": "0"}, 40),
     Proof("look-proof", "nothing called mixed is read", look, ("tests/proof/look.py", LIB), {"LOOK_RUNS": "200"}, {"LOOK_RUNS": "5"}, 10),
@@ -285,19 +302,19 @@ PROOFS = (
     Proof("programs", "no program fails", programs, ("tests/simulate", LIB), {"PROGRAM_RUNS": "5000"},
           {"PROGRAM_RUNS": "200"}, 45),
     Proof("faults", "the same bytes", faults, FAULTS, minutes=15),
-    Proof("soak", "nothing grows", soak, ("tests/net",), {"SOAK_STEPS": "100000"}, {"SOAK_STEPS": "2000"},
+    Proof("soak", "nothing grows", soak, ("tests/net/api", LIB), {"SOAK_STEPS": "100000"}, {"SOAK_STEPS": "2000"},
           20),
-    Proof("soak-mixed", "nothing grows", soak_mixed, ("tests/net",), {"SOAK_SECONDS": "1800"},
+    Proof("soak-mixed", "nothing grows", soak_mixed, (*reached(f"{OPERATIONS}/mixed_soak.py"), "tests/net/api", LIB), {"SOAK_SECONDS": "1800"},
           {"SOAK_SECONDS": "300"}, 32),
-    Proof("soak-kill", "no bit differs", soak_kill, ("tests/net",), {"KILLS": "1000"}, {"KILLS": "60"}, 15),
-    Proof("outages", "the same bits, within 5 s", outages, ("tests/net",), {"RESETS": "1000"}, {"RESETS": "50", "OUTAGE_ARGS": "--seconds 1 --long 0"}, 25),
-    Proof("checkpoint-cost", "at most 3 % with `auto`", checkpoint_cost, ("tests/net",), {"COST_MIB": "1024"}, {"COST_MIB": "128"}, 15, measures=True),
-    Proof("large-table", "at most 1 GiB of memory", large_table, ("tests/net",), {"LARGE_TABLE_GB": "20"}, {"LARGE_TABLE_GB": "0.2"}, 30),
-    Proof("kill-writes", "the same bits, an earlier checkpoint", kill_writes, ("tests/net",), {"WRITE_KILLS": "30"}, {"WRITE_KILLS": "4"}, 5),
-    Proof("recut", "no bit differs", oks, ("tests/net",), {"RECUT_PAIRS": "20"}, {"RECUT_PAIRS": "3"}, 3),
+    Proof("soak-kill", "no bit differs", soak_kill, (*reached(f"{OPERATIONS}/kill_soak.py"), LIB), {"KILLS": "1000"}, {"KILLS": "60"}, 15),
+    Proof("outages", "the same bits, within 5 s", outages, (*reached(f"{OPERATIONS}/outages.py"), LIB), {"RESETS": "1000"}, {"RESETS": "50", "OUTAGE_ARGS": "--seconds 1 --long 0"}, 25),
+    Proof("checkpoint-cost", "at most 3 % with `auto`", checkpoint_cost, (*reached(f"{OPERATIONS}/checkpoint_cost.py"), LIB), {"COST_MIB": "1024"}, {"COST_MIB": "128"}, 15, measures=True),
+    Proof("large-table", "at most 1 GiB of memory", large_table, (*reached(f"{OPERATIONS}/large_table.py"), LIB), {"LARGE_TABLE_GB": "20"}, {"LARGE_TABLE_GB": "0.2"}, 30),
+    Proof("kill-writes", "the same bits, an earlier checkpoint", kill_writes, (*reached(f"{OPERATIONS}/kill_writes.py"), LIB), {"WRITE_KILLS": "30"}, {"WRITE_KILLS": "4"}, 5),
+    Proof("recut", "no bit differs", oks, (*reached("tests/net/training/test_recut.py"), LIB), {"RECUT_PAIRS": "20"}, {"RECUT_PAIRS": "3"}, 3),
     Proof("model", "every rule holds, every mistake is found", model, ("tests/model",), minutes=1),
-    Proof("kill-walk", "no bit differs", kill_walk, ("tests/net", "tests/failpoints"), short={"WALK_ARGS": "--points checkpoint"}, minutes=11),
-    Proof("attacks", NONE_FAILED, oks, ("tests/net",), {"ATTACK_SECONDS": "6", "NOISE_SECONDS": "75"},
+    Proof("kill-walk", "no bit differs", kill_walk, (*reached(f"{OPERATIONS}/kill_walk.py"), "tests/failpoints", LIB), short={"WALK_ARGS": "--points checkpoint"}, minutes=11),
+    Proof("attacks", NONE_FAILED, oks, ("tests/net/attacks", LIB), {"ATTACK_SECONDS": "6", "NOISE_SECONDS": "75"},
           {"ATTACK_SECONDS": "2", "NOISE_SECONDS": "5"}, 6),
     Proof("bench", "all targets met", bench, BENCH, {"STRICT": "1"}, {"STRICT": "", "BENCH_ARGS": "mlp"}, 60,
           measures=True),
