@@ -3,7 +3,8 @@
 """Pipelines train as well as PyTorch: ResNet18 on Fashion-MNIST in four stages over three nodes
 (the shipped session), synchronous and asynchronous, against PyTorch unsplit after the same steps
 from the same weights; accuracy on all 10,000 test images, the mean over seeds. `make learns` runs
-it.
+it. PyTorch from a first layer that differs by a millionth ends 0.4 points apart (1f1b, root mean
+square of four seeds), so the mean of 12 seeds differs by 0.12 points (standard error) by chance.
 
 usage: learns.py [--seeds N] [SCHEDULE...]     CLEAVE_TEST_BIN is the folder of the binaries
 """
@@ -78,7 +79,7 @@ def learns(cluster, schedule, seeds, train, test):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--seeds", type=int, default=3)
+    p.add_argument("--seeds", type=int, default=12)
     p.add_argument("schedules", nargs="*", metavar="SCHEDULE", default=list(CASES))
     args = p.parse_args()
     if unknown := set(args.schedules) - set(CASES):
