@@ -450,7 +450,7 @@ def prints_the_notebook(name, printed):
     assert found[:len(want)] == want, (name, found)
 
 
-def seed_figures(name, session, folder, *place, timeout=600):
+def seed_figures(name, session, folder, *place, timeout=3600):
     """What a program says of itself: (how far it is from PyTorch, its limit, the rest)."""
     done = run(os.path.abspath(os.path.join(BIN, "seeds", name)), session, folder, *place,
                timeout=timeout, cwd=os.path.join(HERE, "../.."))
