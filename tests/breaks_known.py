@@ -31,10 +31,18 @@ of("master/data/labels.c", KNOWN,
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger",
    two_may_add_at_once=("static clv_code open_and_lock(", "return lock_file(f, err);", "return f->fd < 0 ? lock_file(f, err) : CLV_OK;"),
    a_cut_line_stays=("static clv_code append_lines(", "if (ftruncate(f->fd, (off_t)at) != 0)", "if (!at)"),
-   a_full_ledger_is_not_compacted=("static clv_code add_items(", "return has_room ? append_lines(&f, complete_bytes, &lines, err) : replace_by_compacted_file(&f, l, &lines, err);", 'return has_room ? append_lines(&f, complete_bytes, &lines, err) : fail_ledger_file(&f, "written", "it is full", err);'),
+   a_full_ledger_is_not_compacted=("static clv_code format_change(", "return has_room || !ret->lines.len ? CLV_OK : format_compacted_file(f, ret, err);", 'return has_room || !ret->lines.len ? CLV_OK : fail_ledger_file(f, "written", "it is full", err);'),
+   each_addition_reads_the_whole_ledger=("static clv_code refresh_kept_ledger(", "if (!is_kept_file(f, &now)) {", "if (!is_kept_file(f, &now) || kept.ledger) {"),
+   a_longer_file_is_the_same=("static bool is_kept_file(", "now->st_size > was->st_size && has_same_last_bytes(f, kept.ledger)", "now->st_size > was->st_size"),
+   a_file_of_the_same_size_is_the_same=("static bool is_kept_file(", "return now->st_mtim.tv_sec == was->st_mtim.tv_sec && now->st_mtim.tv_nsec == was->st_mtim.tv_nsec;", "return true;"),
+   a_ledger_that_is_gone_is_kept=("static clv_code open_kept_ledger(", "drop_kept_ledger(); return clv_ledger_new(&kept.ledger, err);", "return kept.ledger ? CLV_OK : clv_ledger_new(&kept.ledger, err);"),
    lines_go_to_a_file_that_is_gone=("static clv_code open_locked_for_append(", "while (is_replaced(f)) {", "while (is_replaced(f) && !f->path.data) {"))
 of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
-   compacting_keeps_all=("clv_code clv_ledger_compact(", "if (!i || !has_same_digest(", "if (!i || has_same_digest("))
+   compacting_keeps_all=("clv_code clv_ledger_compact(", "if (!i || !has_same_digest(", "if (!i || has_same_digest("),
+   new_entries_are_not_found=("clv_code clv_ledger_find(", "if (!line) line = find_line_between(l, l->n_old, l->n, &wanted_line);", ""),
+   new_entries_are_added_again=("static bool has_line_for_identity(", "|| has_line_between(l, l->n_old, l->n, wanted_line, identity)", ""),
+   pieces_stay_apart=("static clv_code sort_new_entries(", "CLV_TRY(merge_entries(l, l->n_old, first, err));", ""),
+   the_later_of_equal_entries_comes_first=("static clv_code merge_entries(", "&later[n_later - 1]) > 0;", "&later[n_later - 1]) < 0;"))
 of("master/plan/known_layers.c", KNOWN,
    rows_that_a_worker_had_are_secret=("static clv_code look_up_sample(", "return look_up_sample_rows(r, k, s, err);", "return CLV_OK;"),
    rows_that_a_worker_begins_with_are_secret=("static clv_code look_up_sample(", "CLV_TRY(add_worker_rows(r, s, err));", ""))

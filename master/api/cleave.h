@@ -798,7 +798,9 @@ CLEAVE_API cleave_status cleave_weight_read_async(cleave_runtime *runtime, cleav
                                                   cleave_future *ret_future,
                                                   cleave_error *error) CLEAVE_RESULT;
 /* BLOCKS until the node has the new value. Replaces a parameter or buffer by a tensor of the same
- * dtype and shape. */
+ * dtype and shape. Before a matrix leaves for a worker, its digest is written to the host's ledger,
+ * which takes a write to the disk each time. CLEAVE_PRECONDITION: the ledger is full or cannot be
+ * written. */
 CLEAVE_API cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module,
                                              const char *name, const cleave_tensor *tensor,
                                              uint64_t deadline_ms,

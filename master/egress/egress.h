@@ -570,20 +570,29 @@ typedef struct clv_ledger_entry {
   char identity[CLV_LEDGER_MAX_IDENTITY + 1], date[CLV_LEDGER_DATE_BYTES];
 } clv_ledger_entry;
 
-typedef struct clv_ledger
-    clv_ledger; /* contents of the ledger's file when clv_ledger_open has read it */
+typedef struct clv_ledger clv_ledger; /* contents of the ledger's file when it was read */
 
 /* Reads the ledger. A missing file reads as an empty ledger. CLV_PRECONDITION: the file cannot be
  * read; CLV_INVALID: other users may write to it; CLV_DATA_LOSS: it is damaged. The error text
  * names the file and says what helps. */
 clv_code clv_ledger_open(clv_ledger **ret, clv_err *err) CLV_USE_RESULT;
-/* Parses `len` bytes of a ledger. Errors name `label` as the path. *ret_complete_bytes: bytes of
- * the complete lines; the rest is a truncated last line. */
-clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_ledger **ret,
-                          size_t *ret_complete_bytes, clv_err *err) CLV_USE_RESULT;
+/* Locks the ledger that the threads of this process share, and returns it as the file is now. Reads
+ * only lines that were added since the last call. Other threads that lock it or add to it wait
+ * until clv_ledger_unlock_shared. Returns the errors of clv_ledger_open; nothing is locked then. */
+clv_code clv_ledger_lock_shared(const clv_ledger **ret, clv_err *err) CLV_USE_RESULT;
+void clv_ledger_unlock_shared(const clv_ledger *l);                     /* NULL is allowed */
+clv_code clv_ledger_new(clv_ledger **ret, clv_err *err) CLV_USE_RESULT; /* an empty ledger */
+/* Adds `len` bytes of a ledger's file, which follow those that the ledger has. An incomplete last
+ * line is ignored, so its bytes are to be passed again when the line is complete. Errors name
+ * `label` as the path, and leave a ledger that can only be freed. */
+clv_code clv_ledger_extend(clv_ledger *l, const char *text, size_t len, const char *label,
+                           clv_err *err) CLV_USE_RESULT;
 void clv_ledger_free(clv_ledger *l); /* NULL is allowed */
 void clv_ledger_freep(clv_ledger **l);
-size_t clv_ledger_count(const clv_ledger *l);      /* number of items, rows included */
+size_t clv_ledger_count(const clv_ledger *l);       /* number of items, rows included */
+size_t clv_ledger_count_bytes(const clv_ledger *l); /* bytes of all complete lines */
+/* Returns true if the complete lines have these bytes from byte `at` on. */
+bool clv_ledger_has_bytes(const clv_ledger *l, size_t at, const char *text, size_t len);
 size_t clv_ledger_count_rows(const clv_ledger *l); /* number of rows among the items */
 /* Finds the worker that received an item first. *ret_found false: no worker has received the
  * item. */
@@ -597,7 +606,7 @@ clv_code clv_ledger_format_new_lines(const clv_ledger *l, const clv_ledger_item 
  * so that clv_ledger_find has the same results. If the ledger has more than
  * CLV_LEDGER_MAX_COMPACTED_ROWS rows, the compacted ledger omits a half, three quarters and so on
  * of the rows, chosen by their digests. Fewer rows of a tensor can then be recognised. */
-clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
+clv_code clv_ledger_compact(clv_ledger *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 /* Appends lines for new items to the file and returns when the lines are on the disk. Returns the
  * errors of clv_ledger_open, and CLV_PRECONDITION: the file cannot be written or locked, or is
  * full. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parses and formats the lines of a ledger. Call clv_ledger_parse with the bytes of a file, then
- * clv_ledger_find for each key or tensor that must be secret. clv_ledger_format_new_lines formats
- * the lines that the file lacks, and clv_ledger_compact formats the lines that a full file must
- * keep; ledger_file.c writes both to the file. A line is "KIND MARK DATE IDENTITY". MARK is the
+ * Parses and formats the lines of a ledger. Call clv_ledger_extend with the bytes of a file, and
+ * again with those that were appended to it, then clv_ledger_find for each key or tensor that must
+ * be secret. clv_ledger_format_new_lines formats the lines that the file lacks, and
+ * clv_ledger_compact formats the lines that a full file must keep; ledger_file.c writes both to the
+ * file. A line is "KIND MARK DATE IDENTITY". MARK is the
  * digest of an item: the first half of an HMAC-SHA256, in hex, under the salt in the file's first
  * line, so the same key has different digests on two hosts. A line "rows MARKS DATE IDENTITY" has
  * the digests of several rows, each the first quarter of an HMAC-SHA256, with nothing between them.
@@ -20,7 +21,9 @@
 enum {
   SALT_HEX_DIGITS = 64,
   HEAD_LINE_LEN = sizeof HEAD_LINE_PREFIX - 1 + SALT_HEX_DIGITS,
-  DATE_LEN = CLV_LEDGER_DATE_BYTES - 1
+  DATE_LEN = CLV_LEDGER_DATE_BYTES - 1,
+  /* most entries that are sorted apart from the others: adding one moves this many at most */
+  MAX_NEW_ENTRIES = 4096
 };
 
 static const char *const kind_names[] = {[CLV_LEDGER_KEY] = "key",
@@ -37,19 +40,22 @@ typedef struct ledger_line {
   uint8_t digest[CLV_LEDGER_DIGEST_BYTES];
   /* index, among all digests of the file, of the first digest on the same line of the file */
   size_t first_index;
-  const char *date;     /* DATE_LEN bytes in `text` of the ledger, no NUL */
-  const char *identity; /* identity_len bytes in `text` of the ledger, no NUL */
+  size_t date_at;     /* offset, in `text` of the ledger, of DATE_LEN bytes without a NUL */
+  size_t identity_at; /* offset, in `text` of the ledger, of identity_len bytes without a NUL */
   size_t identity_len;
 } ledger_line;
 
 struct clv_ledger {
-  clv_bytes text;
+  clv_bytes text; /* the complete lines, and during clv_ledger_extend what follows them */
+  size_t n_text_lines;
   clv_sha256 salt;
-  /* the file has no head line (the first line, with the salt) yet; clv_ledger_parse has drawn a
+  /* the file has no head line (the first line, with the salt) yet; clv_ledger_new has drawn a
    * salt */
   bool lacks_head_line;
-  ledger_line *lines; /* [n] sorted by kind, digest and first_index */
-  size_t n, cap, n_rows;
+  /* [n] the first n_old and the others are each sorted by kind, digest and first_index; all
+   * indexes of the first n_old are lower than those of the others */
+  ledger_line *lines;
+  size_t n, n_old, cap, n_rows;
 };
 
 static size_t digest_bytes(clv_ledger_kind kind) {
@@ -148,7 +154,7 @@ static clv_code parse_digests(clv_ledger *l, const char **p, const char *end, bo
 }
 
 static clv_code parse_line(clv_ledger *l, const char *line, size_t len, clv_err *err) {
-  const char *p = line, *end = line + len, *date;
+  const char *p = line, *end = line + len, *date = NULL;
   size_t i = l->n;
   bool is_valid;
   if (line == l->text.data) return parse_head_line(l, line, len, err);
@@ -156,23 +162,20 @@ static clv_code parse_line(clv_ledger *l, const char *line, size_t len, clv_err 
   if (!is_valid || !parse_date(&p, end, &date) || !is_valid_identity(p, (size_t)(end - p)))
     return clv_fail(err, CLV_DATA_LOSS, "this is not a line of a ledger (KIND MARK DATE IDENTITY)");
   for (; i < l->n; i++) {
-    l->lines[i].date = date;
-    l->lines[i].identity = p;
+    l->lines[i].date_at = (size_t)(date - l->text.data);
+    l->lines[i].identity_at = (size_t)(p - l->text.data);
     l->lines[i].identity_len = (size_t)(end - p);
   }
   return CLV_OK;
 }
 
-/* Parses all complete lines. The last line may be truncated or consist of NUL bytes, because the
- * machine may have crashed while a command added to the file. NUL bytes before a complete line are
- * an error. */
-static clv_code parse_lines(clv_ledger *l, const char *label, size_t *ret_complete_bytes,
-                            clv_err *err) {
+/* Parses the complete lines from byte `at` of the text on, and removes the rest. The last line may
+ * be truncated or consist of NUL bytes, because the machine may have crashed while a command added
+ * to the file. NUL bytes before a complete line are an error. */
+static clv_code parse_lines(clv_ledger *l, size_t at, const char *label, clv_err *err) {
   const char *text = l->text.data, *end;
-  size_t at = 0, line_number = 1, bytes_left = l->text.len;
-  for (; (end = memchr(text + at, '\n', bytes_left));
-       line_number++, bytes_left = l->text.len - at) {
-    size_t len = (size_t)(end - (text + at));
+  for (; (end = memchr(text + at, '\n', l->text.len - at)); l->n_text_lines++) {
+    size_t len = (size_t)(end - (text + at)), line_number = l->n_text_lines + 1;
     if (memchr(text + at, '\0', len))
       return clv_fail(err, CLV_DATA_LOSS, "%s:%zu: NUL bytes stand before complete lines", label,
                       line_number);
@@ -180,7 +183,7 @@ static clv_code parse_lines(clv_ledger *l, const char *label, size_t *ret_comple
       return clv_err_prefix(err, "%s:%zu", label, line_number);
     at += len + 1;
   }
-  *ret_complete_bytes = at;
+  l->text.len = at;
   return CLV_OK;
 }
 
@@ -192,21 +195,61 @@ static int compare_by_digest(const void *a, const void *b) {
   return x->first_index < y->first_index ? -1 : x->first_index > y->first_index;
 }
 
-clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_ledger **ret,
-                          size_t *ret_complete_bytes, clv_err *err) {
+/* Merges the sorted entries from `begin` and from `middle` on into one sorted run. */
+static clv_code merge_entries(clv_ledger *l, size_t begin, size_t middle, clv_err *err) {
+  CLV_AUTO(clv_freep) ledger_line *later = NULL;
+  size_t n_earlier = middle - begin, n_later = l->n - middle;
+  if (!n_earlier || !n_later) return CLV_OK;
+  CLV_TRY(clv_alloc(n_later, sizeof *later, &later, err));
+  memcpy(later, l->lines + middle, n_later * sizeof *later);
+  ledger_line *earlier = l->lines + begin;
+  for (size_t to = n_earlier + n_later; n_later;) {
+    bool is_earlier_last =
+        n_earlier && compare_by_digest(&earlier[n_earlier - 1], &later[n_later - 1]) > 0;
+    earlier[--to] = is_earlier_last ? earlier[--n_earlier] : later[--n_later];
+  }
+  return CLV_OK;
+}
+
+static clv_code merge_all_entries(clv_ledger *l, clv_err *err) {
+  CLV_TRY(merge_entries(l, 0, l->n_old, err));
+  l->n_old = l->n;
+  return CLV_OK;
+}
+
+/* Sorts the entries from `first` on into the others. */
+static clv_code sort_new_entries(clv_ledger *l, size_t first, clv_err *err) {
+  if (l->n > first) qsort(l->lines + first, l->n - first, sizeof *l->lines, compare_by_digest);
+  CLV_TRY(merge_entries(l, l->n_old, first, err));
+  return l->n - l->n_old > MAX_NEW_ENTRIES ? merge_all_entries(l, err) : CLV_OK;
+}
+
+clv_code clv_ledger_new(clv_ledger **ret, clv_err *err) {
   CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
-  if (len > CLV_LEDGER_MAX_BYTES)
-    return clv_fail(err, CLV_EXHAUSTED, "%s has more than %d MiB", label,
-                    CLV_LEDGER_MAX_BYTES >> 20);
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
-  clv_bytes_add(&l->text, len ? text : "", len);
-  if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for %s", label);
-  CLV_TRY(parse_lines(l, label, ret_complete_bytes, err));
-  if (!*ret_complete_bytes) CLV_TRY(clv_random_bytes(&l->salt, sizeof l->salt, err));
-  l->lacks_head_line = !*ret_complete_bytes;
-  if (l->n) qsort(l->lines, l->n, sizeof *l->lines, compare_by_digest);
+  CLV_TRY(clv_random_bytes(&l->salt, sizeof l->salt, err));
+  l->lacks_head_line = true;
   *ret = clv_steal(&l);
   return CLV_OK;
+}
+
+clv_code clv_ledger_extend(clv_ledger *l, const char *text, size_t len, const char *label,
+                           clv_err *err) {
+  const size_t at = l->text.len, first = l->n;
+  if (len > CLV_LEDGER_MAX_BYTES - at)
+    return clv_fail(err, CLV_EXHAUSTED, "%s has more than %d MiB", label,
+                    CLV_LEDGER_MAX_BYTES >> 20);
+  clv_bytes_add(&l->text, len ? text : "", len);
+  if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for %s", label);
+  CLV_TRY(parse_lines(l, at, label, err));
+  l->lacks_head_line = !l->text.len;
+  return sort_new_entries(l, first, err);
+}
+
+size_t clv_ledger_count_bytes(const clv_ledger *l) { return l->text.len; }
+
+bool clv_ledger_has_bytes(const clv_ledger *l, size_t at, const char *text, size_t len) {
+  return at <= l->text.len && len <= l->text.len - at && memcmp(l->text.data + at, text, len) == 0;
 }
 
 /* ---- finding an item in the ledger ----------------------------------------------------------- */
@@ -230,10 +273,11 @@ static bool has_same_digest(const ledger_line *a, const ledger_line *b) {
   return a->kind == b->kind && memcmp(a->digest, b->digest, sizeof a->digest) == 0;
 }
 
-/* Returns the first entry with the kind and digest of wanted_line; NULL: the ledger has no such
- * entry. */
-static const ledger_line *find_first_line(const clv_ledger *l, const ledger_line *wanted_line) {
-  size_t low = 0, high = l->n;
+/* Returns the first entry of [low, high), which is sorted, with the kind and digest of wanted_line;
+ * NULL: there is none. */
+static const ledger_line *find_line_between(const clv_ledger *l, size_t low, size_t high,
+                                            const ledger_line *wanted_line) {
+  const size_t end = high;
   while (low < high) {
     size_t middle = low + (high - low) / 2;
     if (compare_by_digest(&l->lines[middle], wanted_line) < 0)
@@ -241,32 +285,41 @@ static const ledger_line *find_first_line(const clv_ledger *l, const ledger_line
     else
       high = middle;
   }
-  return low < l->n && has_same_digest(&l->lines[low], wanted_line) ? &l->lines[low] : NULL;
+  return low < end && has_same_digest(&l->lines[low], wanted_line) ? &l->lines[low] : NULL;
 }
 
 clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
                          clv_ledger_entry *ret, bool *ret_found, clv_err *err) {
   ledger_line wanted_line;
   CLV_TRY(compute_line_digest(l, kind, of, &wanted_line, err));
-  const ledger_line *line = find_first_line(l, &wanted_line);
+  const ledger_line *line = find_line_between(l, 0, l->n_old, &wanted_line);
+  if (!line) line = find_line_between(l, l->n_old, l->n, &wanted_line);
   *ret_found = line != NULL;
   if (!line) return CLV_OK;
-  snprintf(ret->date, sizeof ret->date, "%.*s", DATE_LEN, line->date);
-  snprintf(ret->identity, sizeof ret->identity, "%.*s", (int)line->identity_len, line->identity);
+  snprintf(ret->date, sizeof ret->date, "%.*s", DATE_LEN, l->text.data + line->date_at);
+  snprintf(ret->identity, sizeof ret->identity, "%.*s", (int)line->identity_len,
+           l->text.data + line->identity_at);
   return CLV_OK;
 }
 
 /* ---- writing lines of the ledger ------------------------------------------------------------- */
 
+static bool has_line_between(const clv_ledger *l, size_t begin, size_t end,
+                             const ledger_line *wanted_line, const char *identity) {
+  const ledger_line *line = find_line_between(l, begin, end, wanted_line);
+  size_t len = strlen(identity);
+  for (; line && line < l->lines + end && has_same_digest(line, wanted_line); line++)
+    if (line->identity_len == len && memcmp(l->text.data + line->identity_at, identity, len) == 0)
+      return true;
+  return false;
+}
+
 /* Returns true if the ledger has an entry with the kind and digest of wanted_line for the
  * identity. */
 static bool has_line_for_identity(const clv_ledger *l, const ledger_line *wanted_line,
                                   const char *identity) {
-  const ledger_line *line = find_first_line(l, wanted_line);
-  size_t len = strlen(identity);
-  for (; line && line < l->lines + l->n && has_same_digest(line, wanted_line); line++)
-    if (line->identity_len == len && memcmp(line->identity, identity, len) == 0) return true;
-  return false;
+  return has_line_between(l, 0, l->n_old, wanted_line, identity) ||
+         has_line_between(l, l->n_old, l->n, wanted_line, identity);
 }
 
 static void put_head_line(const clv_ledger *l, clv_bytes *out) {
@@ -282,16 +335,16 @@ static void put_digest(const ledger_line *line, clv_bytes *out) {
 }
 
 /* Appends the date, the identity and the newline of a line. */
-static void put_date_and_identity(const ledger_line *line, clv_bytes *out) {
-  clv_bytes_printf(out, " %.*s ", DATE_LEN, line->date);
-  clv_bytes_add(out, line->identity, line->identity_len);
+static void put_date_and_identity(const clv_ledger *l, const ledger_line *line, clv_bytes *out) {
+  clv_bytes_printf(out, " %.*s ", DATE_LEN, l->text.data + line->date_at);
+  clv_bytes_add(out, l->text.data + line->identity_at, line->identity_len);
   clv_bytes_puts(out, "\n");
 }
 
-static void put_line(const ledger_line *line, clv_bytes *out) {
+static void put_line(const clv_ledger *l, const ledger_line *line, clv_bytes *out) {
   clv_bytes_printf(out, "%s ", kind_names[line->kind]);
   put_digest(line, out);
-  put_date_and_identity(line, out);
+  put_date_and_identity(l, line, out);
 }
 
 static void format_today(char text[CLV_LEDGER_DATE_BYTES]) {
@@ -307,14 +360,13 @@ static clv_code put_items(const clv_ledger *l, const clv_ledger_item *items, siz
                           clv_bytes *out, clv_err *err) {
   const clv_ledger_item *item = &items[*i];
   char date[CLV_LEDGER_DATE_BYTES];
-  size_t len = strlen(item->identity);
   bool has_begun_line = false;
   ledger_line line;
-  if (!is_valid_identity(item->identity, len))
+  if (!is_valid_identity(item->identity, strlen(item->identity)))
     return clv_fail(err, CLV_INVALID,
                     "a worker's identity has %zu bytes or control characters: the ledger takes 1 "
                     "to %d bytes without these",
-                    len, CLV_LEDGER_MAX_IDENTITY);
+                    strlen(item->identity), CLV_LEDGER_MAX_IDENTITY);
   format_today(date);
   do {
     CLV_TRY(compute_line_digest(l, item->kind, &items[*i].of, &line, err));
@@ -324,10 +376,7 @@ static clv_code put_items(const clv_ledger *l, const clv_ledger_item *items, siz
     has_begun_line = true;
   } while (++*i < n && item->kind == CLV_LEDGER_ROW && items[*i].kind == CLV_LEDGER_ROW &&
            strcmp(items[*i].identity, item->identity) == 0);
-  line.date = date;
-  line.identity = item->identity;
-  line.identity_len = len;
-  if (has_begun_line) put_date_and_identity(&line, out);
+  if (has_begun_line) clv_bytes_printf(out, " %s %s\n", date, item->identity);
   return CLV_OK;
 }
 
@@ -373,15 +422,16 @@ static clv_code put_rows(const clv_ledger *l, clv_bytes *out, clv_err *err) {
       clv_bytes_printf(out, "%s ", kind_names[CLV_LEDGER_ROW]);
     put_digest(kept[i], out);
     if (i + 1 == n || kept[i + 1]->first_index != kept[i]->first_index)
-      put_date_and_identity(kept[i], out);
+      put_date_and_identity(l, kept[i], out);
   }
   return CLV_OK;
 }
 
-clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) {
+clv_code clv_ledger_compact(clv_ledger *l, clv_bytes *out, clv_err *err) {
+  CLV_TRY(merge_all_entries(l, err));
   if (!l->lacks_head_line) put_head_line(l, out);
   for (size_t i = 0; i < l->n && l->lines[i].kind != CLV_LEDGER_ROW; i++)
-    if (!i || !has_same_digest(&l->lines[i - 1], &l->lines[i])) put_line(&l->lines[i], out);
+    if (!i || !has_same_digest(&l->lines[i - 1], &l->lines[i])) put_line(l, &l->lines[i], out);
   if (l->n_rows) CLV_TRY(put_rows(l, out, err));
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }

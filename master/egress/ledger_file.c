@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finds, reads, locks and extends the file of the ledger. clv_ledger_open reads the file for the
- * plan of a command. clv_ledger_add locks the file, reads it, appends new lines and waits for the
- * disk. The trainer calls clv_ledger_add before it sends a key or a tensor, so that the line of
- * each key or tensor is on the disk first. clv_ledger_add replaces a full file by a compacted one.
- * clv_ledger_add also removes a truncated last line, because the command that wrote that line
- * cannot have sent the key or tensor of the line.
+ * plan of a command. clv_ledger_add locks the file, reads what others have added, appends new lines
+ * and waits for the disk. The trainer calls clv_ledger_add before it sends a key or a tensor, so
+ * that the line of each key or tensor is on the disk first. clv_ledger_add replaces a full file by
+ * a compacted one. clv_ledger_add also removes a truncated last line, because the command that
+ * wrote that line cannot have sent the key or tensor of the line.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +62,7 @@ static clv_code find_folder(clv_bytes *ret, clv_err *err) {
 /* ---- the file of the ledger ------------------------------------------------------------------ */
 
 typedef struct ledger_file {
-  clv_bytes folder, path, text;
+  clv_bytes folder, path;
   int fd;           /* descriptor of the file; -1: not open */
   bool is_new_file; /* open_and_lock has created the file */
 } ledger_file;
@@ -70,7 +71,6 @@ static void ledger_file_done(ledger_file *f) {
   if (f->fd >= 0) close(f->fd);
   clv_bytes_done(&f->folder);
   clv_bytes_done(&f->path);
-  clv_bytes_done(&f->text);
 }
 
 static clv_code set_ledger_path(ledger_file *f, clv_err *err) {
@@ -100,25 +100,7 @@ static clv_code check_owner(const ledger_file *f, clv_err *err) {
       f->path.data, (unsigned)geteuid(), (unsigned)st.st_uid, (unsigned)(st.st_mode & 07777));
 }
 
-static clv_code read_file(ledger_file *f, clv_err *err) {
-  char buf[65536];
-  CLV_TRY(check_owner(f, err));
-  for (;;) {
-    ssize_t n = pread(f->fd, buf, sizeof buf, (off_t)f->text.len);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail_ledger_file(f, "read", strerror(errno), err);
-    if (n == 0 || f->text.len > CLV_LEDGER_MAX_BYTES) break;
-    clv_bytes_add(&f->text, buf, (size_t)n);
-    if (f->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  }
-  return CLV_OK;
-}
-
-static clv_code parse_file(const ledger_file *f, clv_ledger **ret, size_t *ret_complete_bytes,
-                           clv_err *err) {
-  if (clv_ledger_parse(f->text.data, f->text.len, f->path.data, ret, ret_complete_bytes, err) ==
-      CLV_OK)
-    return CLV_OK;
+static clv_code fail_damaged(clv_err *err) {
   clv_err why = *err;
   return clv_fail(err, CLV_DATA_LOSS,
                   "the ledger of keys is damaged: %s; move it away to begin another: layers that "
@@ -126,15 +108,112 @@ static clv_code parse_file(const ledger_file *f, clv_ledger **ret, size_t *ret_c
                   why.text);
 }
 
+/* Extends the ledger by what the file has after the ledger's lines. */
+static clv_code read_new_lines(const ledger_file *f, clv_ledger *l, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  char buf[65536];
+  const size_t at = clv_ledger_count_bytes(l);
+  for (;;) {
+    ssize_t n = pread(f->fd, buf, sizeof buf, (off_t)(at + text.len));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail_ledger_file(f, "read", strerror(errno), err);
+    if (n == 0 || at + text.len > CLV_LEDGER_MAX_BYTES) break;
+    clv_bytes_add(&text, buf, (size_t)n);
+    if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  }
+  return clv_ledger_extend(l, text.data, text.len, f->path.data, err) == CLV_OK ? CLV_OK
+                                                                                : fail_damaged(err);
+}
+
+/* Opens the file for reading. f->fd stays -1 if there is no file. */
+static clv_code open_for_reading(ledger_file *f, clv_err *err) {
+  CLV_TRY(set_ledger_path(f, err));
+  f->fd = open(f->path.data, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (f->fd < 0 && errno != ENOENT && errno != ENOTDIR)
+    return fail_ledger_file(f, "read", strerror(errno), err);
+  return f->fd >= 0 ? check_owner(f, err) : CLV_OK;
+}
+
 clv_code clv_ledger_open(clv_ledger **ret, clv_err *err) {
   CLV_AUTO(ledger_file_done) ledger_file f = {.fd = -1};
-  size_t complete_bytes;
-  CLV_TRY(set_ledger_path(&f, err));
-  f.fd = open(f.path.data, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (f.fd < 0 && errno != ENOENT && errno != ENOTDIR)
-    return fail_ledger_file(&f, "read", strerror(errno), err);
-  if (f.fd >= 0) CLV_TRY(read_file(&f, err));
-  return parse_file(&f, ret, &complete_bytes, err);
+  CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
+  CLV_TRY(open_for_reading(&f, err));
+  CLV_TRY(clv_ledger_new(&l, err));
+  if (f.fd >= 0) CLV_TRY(read_new_lines(&f, l, err));
+  *ret = clv_steal(&l);
+  return CLV_OK;
+}
+
+/* ---- the ledger of this process -------------------------------------------------------------- */
+
+/* The ledger as this process has read it, and the state of the file then. A program may add to the
+ * ledger in each step, so each call reads only what is new in the file. */
+static struct kept_ledger {
+  pthread_mutex_t lock;
+  clv_ledger *ledger; /* NULL: not read yet, or no longer what the file has */
+  struct stat file;   /* status of the file just before it was read last */
+} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void drop_kept_ledger(void) {
+  clv_ledger_free(kept.ledger);
+  kept.ledger = NULL;
+}
+
+/* Returns true if the file has the ledger's last bytes where the ledger has them. */
+static bool has_same_last_bytes(const ledger_file *f, const clv_ledger *l) {
+  char buf[256];
+  size_t n = CLV_MIN(sizeof buf, clv_ledger_count_bytes(l)), at = clv_ledger_count_bytes(l) - n;
+  return pread(f->fd, buf, n, (off_t)at) == (ssize_t)n && clv_ledger_has_bytes(l, at, buf, n);
+}
+
+/* Returns true if the file is the one that was read, and has at most grown since then. */
+static bool is_kept_file(const ledger_file *f, const struct stat *now) {
+  const struct stat *was = &kept.file;
+  if (!kept.ledger || now->st_dev != was->st_dev || now->st_ino != was->st_ino) return false;
+  if (now->st_size == was->st_size)
+    return now->st_mtim.tv_sec == was->st_mtim.tv_sec &&
+           now->st_mtim.tv_nsec == was->st_mtim.tv_nsec;
+  return now->st_size > was->st_size && has_same_last_bytes(f, kept.ledger);
+}
+
+/* Reads what is new in the open file. If it is not the file that was read before, reads it whole.
+ * The caller has locked kept.lock. */
+static clv_code refresh_kept_ledger(const ledger_file *f, clv_err *err) {
+  struct stat now;
+  CLV_TRY(check_owner(f, err));
+  if (fstat(f->fd, &now) != 0) return fail_ledger_file(f, "read", strerror(errno), err);
+  if (!is_kept_file(f, &now)) {
+    drop_kept_ledger();
+    CLV_TRY(clv_ledger_new(&kept.ledger, err));
+  } else if (now.st_size == kept.file.st_size) {
+    return CLV_OK;
+  }
+  clv_code code = read_new_lines(f, kept.ledger, err);
+  if (code != CLV_OK) drop_kept_ledger();
+  kept.file = now;
+  return code;
+}
+
+static clv_code open_kept_ledger(clv_err *err) {
+  CLV_AUTO(ledger_file_done) ledger_file f = {.fd = -1};
+  CLV_TRY(open_for_reading(&f, err));
+  if (f.fd >= 0) return refresh_kept_ledger(&f, err);
+  drop_kept_ledger();
+  return clv_ledger_new(&kept.ledger, err);
+}
+
+clv_code clv_ledger_lock_shared(const clv_ledger **ret, clv_err *err) {
+  pthread_mutex_lock(&kept.lock);
+  clv_code code = open_kept_ledger(err);
+  if (code != CLV_OK)
+    pthread_mutex_unlock(&kept.lock);
+  else
+    *ret = kept.ledger;
+  return code;
+}
+
+void clv_ledger_unlock_shared(const clv_ledger *l) {
+  if (l) pthread_mutex_unlock(&kept.lock);
 }
 
 /* ---- adding lines to the ledger -------------------------------------------------------------- */
@@ -186,7 +265,7 @@ static clv_code open_locked_for_append(ledger_file *f, clv_err *err) {
     close(f->fd);
     CLV_TRY(open_and_lock(f, err));
   }
-  return read_file(f, err);
+  return CLV_OK;
 }
 
 static clv_code append_lines(const ledger_file *f, size_t at, const clv_bytes *lines,
@@ -203,38 +282,60 @@ static clv_code append_lines(const ledger_file *f, size_t at, const clv_bytes *l
   return f->is_new_file ? clv_file_sync_folder(f->path.data, err) : CLV_OK;
 }
 
-/* Replaces a full file by a compacted one, to which the new lines are appended. */
-static clv_code replace_by_compacted_file(const ledger_file *f, const clv_ledger *l,
-                                          const clv_bytes *lines, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes compacted = {0};
+/* The bytes that clv_ledger_add writes. */
+typedef struct ledger_change {
+  size_t at;       /* offset in the file of the new lines */
+  clv_bytes lines; /* the new lines */
+  clv_bytes whole; /* empty, or the contents of a compacted file with the new lines */
+} ledger_change;
+
+static void ledger_change_done(ledger_change *c) {
+  clv_bytes_done(&c->lines);
+  clv_bytes_done(&c->whole);
+}
+
+static clv_code format_compacted_file(const ledger_file *f, ledger_change *c, clv_err *err) {
+  CLV_TRY(clv_ledger_compact(kept.ledger, &c->whole, err));
+  clv_bytes_add(&c->whole, c->lines.data, c->lines.len);
+  if (c->whole.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (c->whole.len <= CLV_LEDGER_MAX_BYTES) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION,
+                  "the ledger of keys %s is full: it has %zu keys and weights, each once, and "
+                  "at most %d MiB; move it away to begin another: layers that workers had until "
+                  "now count as secret then",
+                  f->path.data, clv_ledger_count(kept.ledger), CLV_LEDGER_MAX_BYTES >> 20);
+}
+
+/* Formats what the items add to the open file. The caller has locked kept.lock. */
+static clv_code format_change(const ledger_file *f, const clv_ledger_item *items, size_t n,
+                              ledger_change *ret, clv_err *err) {
+  CLV_TRY(refresh_kept_ledger(f, err));
+  CLV_TRY(clv_ledger_format_new_lines(kept.ledger, items, n, &ret->lines, err));
+  ret->at = clv_ledger_count_bytes(kept.ledger);
+  bool has_room = ret->at + ret->lines.len <= CLV_LEDGER_MAX_BYTES &&
+                  clv_ledger_count_rows(kept.ledger) <= CLV_LEDGER_MAX_ROWS;
+  return has_room || !ret->lines.len ? CLV_OK : format_compacted_file(f, ret, err);
+}
+
+static clv_code replace_file(const ledger_file *f, const clv_bytes *whole, clv_err *err) {
   clv_err why;
-  CLV_TRY(clv_ledger_compact(l, &compacted, err));
-  clv_bytes_add(&compacted, lines->data, lines->len);
-  if (compacted.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  if (compacted.len > CLV_LEDGER_MAX_BYTES)
-    return clv_fail(err, CLV_PRECONDITION,
-                    "the ledger of keys %s is full: it has %zu keys and weights, each once, and "
-                    "at most %d MiB; move it away to begin another: layers that workers had until "
-                    "now count as secret then",
-                    f->path.data, clv_ledger_count(l), CLV_LEDGER_MAX_BYTES >> 20);
-  if (clv_file_write_durable(f->path.data, compacted.data, compacted.len, 0600, &why) == CLV_OK)
+  if (clv_file_write_durable(f->path.data, whole->data, whole->len, 0600, &why) == CLV_OK)
     return CLV_OK;
   return fail_ledger_file(f, "written", why.text, err);
 }
 
+/* Holds the lock of the file from the reading to the end of the writing. kept.lock is not held
+ * while the disk writes, because threads that look layers up would wait for the disk. */
 static clv_code add_items(const clv_ledger_item *items, size_t n, clv_err *err) {
   CLV_AUTO(ledger_file_done) ledger_file f = {.fd = -1};
-  CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
-  CLV_AUTO(clv_bytes_done) clv_bytes lines = {0};
-  size_t complete_bytes;
+  CLV_AUTO(ledger_change_done) ledger_change change = {0};
   CLV_TRY(open_locked_for_append(&f, err));
-  CLV_TRY(parse_file(&f, &l, &complete_bytes, err));
-  CLV_TRY(clv_ledger_format_new_lines(l, items, n, &lines, err));
-  if (!lines.len) return CLV_OK;
-  bool has_room = complete_bytes + lines.len <= CLV_LEDGER_MAX_BYTES &&
-                  clv_ledger_count_rows(l) <= CLV_LEDGER_MAX_ROWS;
-  return has_room ? append_lines(&f, complete_bytes, &lines, err)
-                  : replace_by_compacted_file(&f, l, &lines, err);
+  pthread_mutex_lock(&kept.lock);
+  clv_code code = format_change(&f, items, n, &change, err);
+  pthread_mutex_unlock(&kept.lock);
+  if (code != CLV_OK || !change.lines.len) return code;
+  return change.whole.len ? replace_file(&f, &change.whole, err)
+                          : append_lines(&f, change.at, &change.lines, err);
 }
 
 clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) {

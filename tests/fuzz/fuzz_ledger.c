@@ -9,18 +9,25 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static clv_ledger *parse_ledger(const clv_bytes *text) {
-  clv_ledger *l = NULL;
-  size_t complete_len = 0;
+/* Parses the first `half` bytes, and then the rest with what of them was no complete line. */
+static clv_ledger *parse_halves(const clv_bytes *text, size_t half) {
+  CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
   clv_err err = {0};
-  clv_code code =
-      clv_ledger_parse(text->data ? text->data : "", text->len, "l", &l, &complete_len, &err);
-  NEVER(code != CLV_OK && (l || !err.text[0]));
-  NEVER(code == CLV_OK && (!l || complete_len > text->len));
-  return l;
+  NEVER(clv_ledger_new(&l, &err) != CLV_OK);
+  for (int i = 0; i < 2; i++) {
+    const size_t at = clv_ledger_count_bytes(l), end = i ? text->len : half;
+    clv_code code = clv_ledger_extend(l, text->data + at, end - at, "l", &err);
+    NEVER(code != CLV_OK && !err.text[0]);
+    if (code != CLV_OK) return NULL;
+    NEVER(clv_ledger_count_bytes(l) > end || clv_ledger_count_bytes(l) < at);
+  }
+  NEVER(!clv_ledger_has_bytes(l, 0, text->data, clv_ledger_count_bytes(l)));
+  return clv_steal(&l);
 }
 
-static void check_compaction(const clv_ledger *l, const clv_sha256 *key_digest,
+static clv_ledger *parse_ledger(const clv_bytes *text) { return parse_halves(text, text->len); }
+
+static void check_compaction(clv_ledger *l, const clv_sha256 *key_digest,
                              const clv_ledger_entry *e) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, more = {0};
   clv_ledger_entry found = {0};
@@ -62,14 +69,15 @@ static void add_entries(const clv_ledger *l, clv_bytes *text, size_t complete_le
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  size_t complete_len = 0;
   clv_bytes_add(&text, data ? (const char *)data : "", size);
   CLV_AUTO(clv_ledger_freep) clv_ledger *l = parse_ledger(&text);
+  CLV_AUTO(clv_ledger_freep)
+  clv_ledger *by_halves = parse_halves(&text, size ? data[0] * size / 256 : 0);
+  NEVER(!l != !by_halves);
   if (!l) return 0;
-  CLV_AUTO(clv_ledger_freep) clv_ledger *parsed_again = NULL;
-  NEVER(clv_ledger_parse(text.data, text.len, "l", &parsed_again, &complete_len, NULL) != CLV_OK);
-  /* Both ledgers are parsed from one text. A text without a complete line has no salt, so each
-   * ledger drew a salt of its own; all entries are then made with the second ledger's salt. */
-  add_entries(complete_len ? l : parsed_again, &text, complete_len);
+  NEVER(clv_ledger_count(by_halves) != clv_ledger_count(l));
+  NEVER(clv_ledger_count_rows(by_halves) != clv_ledger_count_rows(l));
+  NEVER(clv_ledger_count_bytes(by_halves) != clv_ledger_count_bytes(l));
+  add_entries(by_halves, &text, clv_ledger_count_bytes(l));
   return 0;
 }

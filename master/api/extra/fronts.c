@@ -272,21 +272,21 @@ typedef struct joined_graph {
   bool is_for_label_gradient;
   clv_graph *graph;
   clv_weight_secrecy *layer_kinds; /* [CLV_MAX_NODES] what workers know of each graph node */
-  clv_ledger *ledger;              /* NULL until a layer is looked up */
+  const clv_ledger *ledger;        /* shared, locked until joined_graph_done; NULL: not yet */
   clv_bytes reason;                /* why a layer hides nothing; empty: workers know no layer */
 } joined_graph;
 
 static void joined_graph_done(joined_graph *j) {
   clv_graph_free(j->graph);
   free(j->layer_kinds);
-  clv_ledger_free(j->ledger);
+  clv_ledger_unlock_shared(j->ledger);
   clv_bytes_done(&j->reason);
 }
 
 static clv_code joined_graph_begin(joined_graph *j, clv_err *err) {
   CLV_TRY(clv_graph_new(&j->graph, err));
   CLV_TRY(clv_alloc(CLV_MAX_NODES, sizeof *j->layer_kinds, &j->layer_kinds, err));
-  return clv_ledger_open(&j->ledger, err);
+  return clv_ledger_lock_shared(&j->ledger, err);
 }
 
 /* Appends why values that the program has given hide nothing; appends nothing if they do hide. */

@@ -3,7 +3,8 @@
  * Tests the ledger, the host's list of keys and weights that workers have received. An item that
  * was added is found, and is stored once. A ledger that is damaged, that others may write to, or
  * that cannot be written is refused, and the error names the file. Two processes that add items at
- * the same time lose none. A full ledger is compacted.
+ * the same time lose none. A full ledger is compacted. A process reads only what is new in the
+ * file.
  */
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -421,6 +422,118 @@ static void waiting_writer_appends_to_the_replaced_file(void **state) {
   assert_int_equal(count_lines(), 2);
 }
 
+static size_t count_read_bytes(void) {
+  size_t n = 0;
+  FILE *f = fopen("/proc/self/io", "r");
+  assert_int_equal(fscanf(f, "rchar: %zu", &n), 1);
+  fclose(f);
+  return n;
+}
+
+static bool is_item_in_shared_ledger(clv_ledger_kind kind, uint32_t i) {
+  const clv_ledger *l = NULL;
+  clv_ledger_entry e;
+  const clv_sha256 of = make_digest(i);
+  clv_err err = {0};
+  bool is_found = false;
+  assert_ok(clv_ledger_lock_shared(&l, &err), &err);
+  clv_code code = clv_ledger_find(l, kind, &of, &e, &is_found, &err);
+  clv_ledger_unlock_shared(l);
+  assert_ok(code, &err);
+  return is_found;
+}
+
+/* Appends n lines, whose digests are i, i + 1 and so on, in the name of another process. */
+static void append_numbered_lines(unsigned i, unsigned n) {
+  FILE *f = fopen(get_ledger_path(), "ab");
+  for (unsigned end = i + n; i < end; i++) fprintf(f, "key %032x 2026-11-28 " W2 "\n", i);
+  assert_int_equal(fclose(f), 0);
+}
+
+/* A program may add to the ledger in each step, and look layers up in it. */
+static void additions_read_only_what_is_new(void **state) {
+  (void)state;
+  enum { LINES = 30000, ADDITIONS = 50 };
+  remove_ledger();
+  add_item(make_item(CLV_LEDGER_KEY, 1, W1));
+  append_numbered_lines(0, LINES);
+  add_item(make_item(CLV_LEDGER_KEY, 2, W1));
+  const size_t n_read_before = count_read_bytes();
+  for (uint32_t i = 3; i < 3 + ADDITIONS; i++) {
+    add_item(make_item(CLV_LEDGER_KEY, i, W1));
+    append_numbered_lines(LINES + i, 1);
+    assert_true(is_item_in_shared_ledger(CLV_LEDGER_KEY, i));
+  }
+  /* the file has two MB */
+  if (count_read_bytes() - n_read_before > 200000)
+    fail_msg("%zu bytes were read", count_read_bytes() - n_read_before);
+  for (uint32_t i = 1; i < 3 + ADDITIONS; i++) add_item(make_item(CLV_LEDGER_KEY, i, W1));
+  FILE *f = fopen(get_ledger_path(), "rb");
+  size_t n_lines = 0;
+  for (int c; (c = getc(f)) != EOF;) n_lines += c == '\n';
+  fclose(f);
+  assert_int_equal(n_lines, 1 + LINES + 2 + 2 * ADDITIONS);
+}
+
+static void write_ledger_line(const clv_ledger_item *item) {
+  remove_ledger();
+  add_item(*item);
+}
+
+/* The file is another one, at the same path, also if it has the inode number of the first. */
+static void changed_file_is_read_again(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes first = {0}, second = {0};
+  const clv_ledger_item items[] = {make_item(CLV_LEDGER_KEY, 1, W1),
+                                   make_item(CLV_LEDGER_KEY, 2, W1)};
+  write_ledger_line(&items[0]);
+  assert_int_equal(clv_file_read(get_ledger_path(), 1 << 20, &first, NULL), CLV_OK);
+  write_ledger_line(&items[1]);
+  assert_int_equal(clv_file_read(get_ledger_path(), 1 << 20, &second, NULL), CLV_OK);
+  assert_int_equal(first.len, second.len);
+  assert_false(is_item_in_shared_ledger(CLV_LEDGER_KEY, 1));
+  usleep(20 * 1000); /* a file's time has the resolution of the kernel's clock tick */
+  write_scratch_file("state/cleave/keys.ledger", first.data, first.len);
+  assert_true(is_item_in_shared_ledger(CLV_LEDGER_KEY, 1));
+  assert_false(is_item_in_shared_ledger(CLV_LEDGER_KEY, 2));
+  clv_bytes_puts(&second, "key 00112233445566778899aabbccddeeff 2026-11-28 a\n");
+  write_scratch_file("state/cleave/keys.ledger", second.data, second.len);
+  assert_false(is_item_in_shared_ledger(CLV_LEDGER_KEY, 1));
+  assert_true(is_item_in_shared_ledger(CLV_LEDGER_KEY, 2));
+  assert_int_equal(unlink(get_ledger_path()), 0);
+  assert_false(is_item_in_shared_ledger(CLV_LEDGER_KEY, 2));
+}
+
+/* A ledger that grows in pieces of all sizes, which end inside lines, too, is the same in the end
+ * as one that is read at once. */
+static void pieces_make_the_same_ledger(void **state) {
+  (void)state;
+  enum { LINES = 20000 };
+  CLV_AUTO(clv_ledger_freep) clv_ledger *at_once = NULL, *pieces = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, compacted_at_once = {0}, compacted_pieces = {0};
+  clv_err err = {0};
+  clv_bytes_puts(&text, head);
+  for (uint32_t i = 0; i < LINES; i++) /* each digest is there three times */
+    clv_bytes_printf(&text, "weights %08x%024x 2026-11-28 spiffe://w%u\n",
+                     i % (LINES / 3) * 2654435761u, i % (LINES / 3), i);
+  assert_ok(clv_ledger_new(&at_once, &err), &err);
+  assert_ok(clv_ledger_extend(at_once, text.data, text.len, "l", &err), &err);
+  assert_ok(clv_ledger_new(&pieces, &err), &err);
+  for (size_t end = 0, step = 1; end < text.len; step = step * 7 % 9973) {
+    size_t at = clv_ledger_count_bytes(pieces);
+    end = CLV_MIN(end + step, text.len);
+    assert_ok(clv_ledger_extend(pieces, text.data + at, end - at, "l", &err), &err);
+  }
+  assert_int_equal(clv_ledger_count(pieces), LINES);
+  assert_ok(clv_ledger_compact(at_once, &compacted_at_once, &err), &err);
+  assert_ok(clv_ledger_compact(pieces, &compacted_pieces, &err), &err);
+  assert_int_equal(compacted_at_once.len, compacted_pieces.len);
+  assert_memory_equal(compacted_at_once.data, compacted_pieces.data, compacted_pieces.len);
+  int code = clv_ledger_extend(pieces, "bad\n", 4, "l", &err);
+  assert_int_equal(code, CLV_DATA_LOSS);
+  assert_says(&err, "l:20002: this is not a line");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(added_item_is_found),
@@ -438,6 +551,9 @@ int main(void) {
       cmocka_unit_test(rows_share_a_line),
       cmocka_unit_test(too_many_rows_are_thinned),
       cmocka_unit_test(waiting_writer_appends_to_the_replaced_file),
+      cmocka_unit_test(additions_read_only_what_is_new),
+      cmocka_unit_test(changed_file_is_read_again),
+      cmocka_unit_test(pieces_make_the_same_ledger),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
