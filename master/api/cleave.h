@@ -1244,7 +1244,8 @@ CLEAVE_API cleave_status cleave_future_then(cleave_runtime *runtime, cleave_futu
 
 /* Cancels a future: it ends with CLEAVE_CANCELLED, and its callbacks are called. A future that is
  * done stays as it is. An operation that has sent nothing is withdrawn: a backward or step that
- * waits for an earlier one, a read that waits for a step, a close that waits. An operation that was
+ * waits for an earlier one, a read that waits for a step, a close that waits. A step that waits for
+ * votes, because gradients were written, is withdrawn, too. Any other operation that was
  * sent continues at the nodes, and its result is dropped: a backward still adds its gradients, and
  * later backwards and steps wait for it. The context stays open. */
 CLEAVE_API cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future,

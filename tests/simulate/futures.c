@@ -232,10 +232,18 @@ static void cancel_backward(program *p, scope *s) {
   read_gradients(p, s);
 }
 
+/* Returns true if a step of the context may wait before it begins: for the decision of an earlier
+ * step, for the end of another context's step, or for votes about gradients that were written. */
+static bool may_step_wait(const program *p, const scope *s) {
+  bool is_other_step_pending = false;
+  for (int i = 0; i < p->n_scopes; i++)
+    is_other_step_pending |= &p->scopes[i] != s && p->scopes[i].has_undecided_step;
+  return p->has_cancelled_step || is_other_step_pending || s->has_written_gradient;
+}
+
 /* Starts a step and cancels it. A step that has begun is completed, and later reads see its
- * changes. A step that waits for the decision of an earlier step has not begun. Whether a step
- * waits depends on places and time. So after a cancelled step, the next step is not cancelled but
- * waited for. */
+ * changes. A step that waits has not begun, and is withdrawn. Whether a step still waits depends on
+ * places and time, so one that may wait is not cancelled but waited for. */
 static void cancel_step(program *p, scope *s) {
   cleave_future f = {0};
   int o = p->n_optimizers ? (int)draw_below(p, (uint32_t)p->n_optimizers) : 0;
@@ -247,7 +255,7 @@ static void cancel_step(program *p, scope *s) {
   }
   begin_statement(p);
   cleave_status status = cleave_step_async(p->rt, p->optimizers[o], s->id, 0, &f, &p->last_error);
-  bool waits_for_end = p->has_cancelled_step;
+  bool waits_for_end = may_step_wait(p, s);
   p->has_cancelled_step = !waits_for_end;
   status = finish_or_cancel(p, status, f, waits_for_end);
   end_statement(p, status, s->needed_places, s->depended_places, "c%d: step of optimizer %d, %s",

@@ -76,8 +76,9 @@ typedef struct scope {
   cleave_context id;
   bool is_made; /* true: the context was opened without an error */
   bool is_open, is_evaluation, has_backward;
-  bool has_changed_weights; /* parameters have changed since the context was opened */
-  bool has_undecided_step;  /* one of the context's steps may still be rolled back */
+  bool has_changed_weights;  /* parameters have changed since the context was opened */
+  bool has_undecided_step;   /* one of the context's steps may still be rolled back */
+  bool has_written_gradient; /* the program has written gradients of the context */
   int64_t n_rows;
   value values[MAX_VALUES], losses[MAX_LOSSES];
   int n, n_losses;

@@ -471,6 +471,7 @@ static void do_write_gradient(program *p, scope *s) {
   const char *name = cleave_module_weight_name(m->module, draw_below(p, 2));
   float factor = happens_once_in(p, 6) ? INFINITY : 0.5f;
   if (!s->has_backward || !name) return;
+  s->has_written_gradient = true;
   bool was_read =
       s->is_made &&
       DO(p, cleave_gradient(p->rt, s->id, m->module, name, 0, &p->last_tensor, &p->last_error),
