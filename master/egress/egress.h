@@ -576,11 +576,6 @@ typedef struct clv_ledger clv_ledger; /* contents of the ledger's file when it w
  * read; CLV_INVALID: other users may write to it; CLV_DATA_LOSS: it is damaged. The error text
  * names the file and says what helps. */
 clv_code clv_ledger_open(clv_ledger **ret, clv_err *err) CLV_USE_RESULT;
-/* Locks the ledger that the threads of this process share, and returns it as the file is now. Reads
- * only lines that were added since the last call. Other threads that lock it or add to it wait
- * until clv_ledger_unlock_shared. Returns the errors of clv_ledger_open; nothing is locked then. */
-clv_code clv_ledger_lock_shared(const clv_ledger **ret, clv_err *err) CLV_USE_RESULT;
-void clv_ledger_unlock_shared(const clv_ledger *l);                     /* NULL is allowed */
 clv_code clv_ledger_new(clv_ledger **ret, clv_err *err) CLV_USE_RESULT; /* an empty ledger */
 /* Adds `len` bytes of a ledger's file, which follow those that the ledger has. An incomplete last
  * line is ignored, so its bytes are to be passed again when the line is complete. Errors name
@@ -614,6 +609,22 @@ clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) CL
 /* Checks that lines can be added, and creates a missing file with its first line, the head line.
  * Returns the errors of clv_ledger_add. */
 clv_code clv_ledger_check_writable(clv_err *err) CLV_USE_RESULT;
+
+/* The ledger as a runtime has read it, for threads that add to it and look it up again and again.
+ * Each call reads only lines that were added to the file since the last call, or all lines if the
+ * file is another one. */
+typedef struct clv_kept_ledger clv_kept_ledger;
+clv_code clv_kept_ledger_new(clv_kept_ledger **ret, clv_err *err) CLV_USE_RESULT;
+void clv_kept_ledger_free(clv_kept_ledger *k); /* NULL is allowed */
+void clv_kept_ledger_freep(clv_kept_ledger **k);
+/* As clv_ledger_add. */
+clv_code clv_kept_ledger_add(clv_kept_ledger *k, const clv_ledger_item *items, size_t n,
+                             clv_err *err) CLV_USE_RESULT;
+/* Returns the ledger as the file is now, valid until clv_kept_ledger_unlock. Other threads that use
+ * k wait until then. Returns the errors of clv_ledger_open; nothing is locked then. */
+clv_code clv_kept_ledger_lock(clv_kept_ledger *k, const clv_ledger **ret,
+                              clv_err *err) CLV_USE_RESULT;
+void clv_kept_ledger_unlock(clv_kept_ledger *k);
 
 /* ---- digests that name tensors in the ledger (weights_sample.c) ------------------------------ */
 

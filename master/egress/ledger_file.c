@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finds, reads, locks and extends the file of the ledger. clv_ledger_open reads the file for the
- * plan of a command. clv_ledger_add locks the file, reads what others have added, appends new lines
- * and waits for the disk. The trainer calls clv_ledger_add before it sends a key or a tensor, so
- * that the line of each key or tensor is on the disk first. clv_ledger_add replaces a full file by
- * a compacted one. clv_ledger_add also removes a truncated last line, because the command that
- * wrote that line cannot have sent the key or tensor of the line.
+ * plan of a command. clv_ledger_add locks the file, reads it, appends new lines and waits for the
+ * disk. A program adds to the ledger again and again, so its runtime keeps what it has read
+ * (clv_kept_ledger), and reads only what is new. The trainer calls clv_ledger_add before it sends a
+ * key or a tensor, so that the line of each key or tensor is on the disk first. clv_ledger_add
+ * replaces a full file by a compacted one. clv_ledger_add also removes a truncated last line,
+ * because the command that wrote that line cannot have sent the key or tensor of the line.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -144,19 +145,32 @@ clv_code clv_ledger_open(clv_ledger **ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- the ledger of this process -------------------------------------------------------------- */
+/* ---- the kept ledger ------------------------------------------------------------------------- */
 
-/* The ledger as this process has read it, and the state of the file then. A program may add to the
- * ledger in each step, so each call reads only what is new in the file. */
-static struct kept_ledger {
-  pthread_mutex_t lock;
-  clv_ledger *ledger; /* NULL: not read yet, or no longer what the file has */
-  struct stat file;   /* status of the file just before it was read last */
-} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+struct clv_kept_ledger {
+  pthread_mutex_t lock; /* not held while the disk writes */
+  clv_ledger *ledger;   /* NULL: not read yet, or no longer what the file has */
+  struct stat file;     /* status of the file just before it was read last */
+};
 
-static void drop_kept_ledger(void) {
-  clv_ledger_free(kept.ledger);
-  kept.ledger = NULL;
+clv_code clv_kept_ledger_new(clv_kept_ledger **ret, clv_err *err) {
+  CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
+  **ret = (clv_kept_ledger){.lock = PTHREAD_MUTEX_INITIALIZER};
+  return CLV_OK;
+}
+
+void clv_kept_ledger_free(clv_kept_ledger *k) {
+  if (!k) return;
+  clv_ledger_free(k->ledger);
+  pthread_mutex_destroy(&k->lock);
+  free(k);
+}
+
+void clv_kept_ledger_freep(clv_kept_ledger **k) { clv_kept_ledger_free(*k); }
+
+static void drop_kept_ledger(clv_kept_ledger *k) {
+  clv_ledger_free(k->ledger);
+  k->ledger = NULL;
 }
 
 /* Returns true if the file has the ledger's last bytes where the ledger has them. */
@@ -167,54 +181,52 @@ static bool has_same_last_bytes(const ledger_file *f, const clv_ledger *l) {
 }
 
 /* Returns true if the file is the one that was read, and has at most grown since then. */
-static bool is_kept_file(const ledger_file *f, const struct stat *now) {
-  const struct stat *was = &kept.file;
-  if (!kept.ledger || now->st_dev != was->st_dev || now->st_ino != was->st_ino) return false;
+static bool is_kept_file(const clv_kept_ledger *k, const ledger_file *f, const struct stat *now) {
+  const struct stat *was = &k->file;
+  if (!k->ledger || now->st_dev != was->st_dev || now->st_ino != was->st_ino) return false;
   if (now->st_size == was->st_size)
     return now->st_mtim.tv_sec == was->st_mtim.tv_sec &&
            now->st_mtim.tv_nsec == was->st_mtim.tv_nsec;
-  return now->st_size > was->st_size && has_same_last_bytes(f, kept.ledger);
+  return now->st_size > was->st_size && has_same_last_bytes(f, k->ledger);
 }
 
 /* Reads what is new in the open file. If it is not the file that was read before, reads it whole.
- * The caller has locked kept.lock. */
-static clv_code refresh_kept_ledger(const ledger_file *f, clv_err *err) {
+ * The caller has locked k->lock. */
+static clv_code refresh_kept_ledger(clv_kept_ledger *k, const ledger_file *f, clv_err *err) {
   struct stat now;
   CLV_TRY(check_owner(f, err));
   if (fstat(f->fd, &now) != 0) return fail_ledger_file(f, "read", strerror(errno), err);
-  if (!is_kept_file(f, &now)) {
-    drop_kept_ledger();
-    CLV_TRY(clv_ledger_new(&kept.ledger, err));
-  } else if (now.st_size == kept.file.st_size) {
+  if (!is_kept_file(k, f, &now)) {
+    drop_kept_ledger(k);
+    CLV_TRY(clv_ledger_new(&k->ledger, err));
+  } else if (now.st_size == k->file.st_size) {
     return CLV_OK;
   }
-  clv_code code = read_new_lines(f, kept.ledger, err);
-  if (code != CLV_OK) drop_kept_ledger();
-  kept.file = now;
+  clv_code code = read_new_lines(f, k->ledger, err);
+  if (code != CLV_OK) drop_kept_ledger(k);
+  k->file = now;
   return code;
 }
 
-static clv_code open_kept_ledger(clv_err *err) {
+static clv_code open_kept_ledger(clv_kept_ledger *k, clv_err *err) {
   CLV_AUTO(ledger_file_done) ledger_file f = {.fd = -1};
   CLV_TRY(open_for_reading(&f, err));
-  if (f.fd >= 0) return refresh_kept_ledger(&f, err);
-  drop_kept_ledger();
-  return clv_ledger_new(&kept.ledger, err);
+  if (f.fd >= 0) return refresh_kept_ledger(k, &f, err);
+  drop_kept_ledger(k);
+  return clv_ledger_new(&k->ledger, err);
 }
 
-clv_code clv_ledger_lock_shared(const clv_ledger **ret, clv_err *err) {
-  pthread_mutex_lock(&kept.lock);
-  clv_code code = open_kept_ledger(err);
+clv_code clv_kept_ledger_lock(clv_kept_ledger *k, const clv_ledger **ret, clv_err *err) {
+  pthread_mutex_lock(&k->lock);
+  clv_code code = open_kept_ledger(k, err);
   if (code != CLV_OK)
-    pthread_mutex_unlock(&kept.lock);
+    pthread_mutex_unlock(&k->lock);
   else
-    *ret = kept.ledger;
+    *ret = k->ledger;
   return code;
 }
 
-void clv_ledger_unlock_shared(const clv_ledger *l) {
-  if (l) pthread_mutex_unlock(&kept.lock);
-}
+void clv_kept_ledger_unlock(clv_kept_ledger *k) { pthread_mutex_unlock(&k->lock); }
 
 /* ---- adding lines to the ledger -------------------------------------------------------------- */
 
@@ -294,8 +306,9 @@ static void ledger_change_done(ledger_change *c) {
   clv_bytes_done(&c->whole);
 }
 
-static clv_code format_compacted_file(const ledger_file *f, ledger_change *c, clv_err *err) {
-  CLV_TRY(clv_ledger_compact(kept.ledger, &c->whole, err));
+static clv_code format_compacted_file(const ledger_file *f, clv_ledger *l, ledger_change *c,
+                                      clv_err *err) {
+  CLV_TRY(clv_ledger_compact(l, &c->whole, err));
   clv_bytes_add(&c->whole, c->lines.data, c->lines.len);
   if (c->whole.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (c->whole.len <= CLV_LEDGER_MAX_BYTES) return CLV_OK;
@@ -303,18 +316,19 @@ static clv_code format_compacted_file(const ledger_file *f, ledger_change *c, cl
                   "the ledger of keys %s is full: it has %zu keys and weights, each once, and "
                   "at most %d MiB; move it away to begin another: layers that workers had until "
                   "now count as secret then",
-                  f->path.data, clv_ledger_count(kept.ledger), CLV_LEDGER_MAX_BYTES >> 20);
+                  f->path.data, clv_ledger_count(l), CLV_LEDGER_MAX_BYTES >> 20);
 }
 
-/* Formats what the items add to the open file. The caller has locked kept.lock. */
-static clv_code format_change(const ledger_file *f, const clv_ledger_item *items, size_t n,
-                              ledger_change *ret, clv_err *err) {
-  CLV_TRY(refresh_kept_ledger(f, err));
-  CLV_TRY(clv_ledger_format_new_lines(kept.ledger, items, n, &ret->lines, err));
-  ret->at = clv_ledger_count_bytes(kept.ledger);
+/* Formats what the items add to the open file. The caller has locked k->lock. */
+static clv_code format_change(clv_kept_ledger *k, const ledger_file *f,
+                              const clv_ledger_item *items, size_t n, ledger_change *ret,
+                              clv_err *err) {
+  CLV_TRY(refresh_kept_ledger(k, f, err));
+  CLV_TRY(clv_ledger_format_new_lines(k->ledger, items, n, &ret->lines, err));
+  ret->at = clv_ledger_count_bytes(k->ledger);
   bool has_room = ret->at + ret->lines.len <= CLV_LEDGER_MAX_BYTES &&
-                  clv_ledger_count_rows(kept.ledger) <= CLV_LEDGER_MAX_ROWS;
-  return has_room || !ret->lines.len ? CLV_OK : format_compacted_file(f, ret, err);
+                  clv_ledger_count_rows(k->ledger) <= CLV_LEDGER_MAX_ROWS;
+  return has_room || !ret->lines.len ? CLV_OK : format_compacted_file(f, k->ledger, ret, err);
 }
 
 static clv_code replace_file(const ledger_file *f, const clv_bytes *whole, clv_err *err) {
@@ -324,22 +338,34 @@ static clv_code replace_file(const ledger_file *f, const clv_bytes *whole, clv_e
   return fail_ledger_file(f, "written", why.text, err);
 }
 
-/* Holds the lock of the file from the reading to the end of the writing. kept.lock is not held
- * while the disk writes, because threads that look layers up would wait for the disk. */
-static clv_code add_items(const clv_ledger_item *items, size_t n, clv_err *err) {
+/* Holds the lock of the file from the reading to the end of the writing. k->lock is not held while
+ * the disk writes, because threads that look layers up would wait for the disk. */
+static clv_code add_items(clv_kept_ledger *k, const clv_ledger_item *items, size_t n,
+                          clv_err *err) {
   CLV_AUTO(ledger_file_done) ledger_file f = {.fd = -1};
   CLV_AUTO(ledger_change_done) ledger_change change = {0};
   CLV_TRY(open_locked_for_append(&f, err));
-  pthread_mutex_lock(&kept.lock);
-  clv_code code = format_change(&f, items, n, &change, err);
-  pthread_mutex_unlock(&kept.lock);
+  pthread_mutex_lock(&k->lock);
+  clv_code code = format_change(k, &f, items, n, &change, err);
+  pthread_mutex_unlock(&k->lock);
   if (code != CLV_OK || !change.lines.len) return code;
   return change.whole.len ? replace_file(&f, &change.whole, err)
                           : append_lines(&f, change.at, &change.lines, err);
 }
 
-clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) {
-  return n ? add_items(items, n, err) : CLV_OK;
+clv_code clv_kept_ledger_add(clv_kept_ledger *k, const clv_ledger_item *items, size_t n,
+                             clv_err *err) {
+  return n ? add_items(k, items, n, err) : CLV_OK;
 }
 
-clv_code clv_ledger_check_writable(clv_err *err) { return add_items(NULL, 0, err); }
+static clv_code add_items_once(const clv_ledger_item *items, size_t n, clv_err *err) {
+  CLV_AUTO(clv_kept_ledger_freep) clv_kept_ledger *k = NULL;
+  CLV_TRY(clv_kept_ledger_new(&k, err));
+  return add_items(k, items, n, err);
+}
+
+clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) {
+  return n ? add_items_once(items, n, err) : CLV_OK;
+}
+
+clv_code clv_ledger_check_writable(clv_err *err) { return add_items_once(NULL, 0, err); }

@@ -67,13 +67,14 @@ struct api_fronts {
    * further read is added, ns */
   uint64_t n_noted_readings, next_noted_reading_ns;
   sources sources; /* sources of the value that is being compared */
+  clv_kept_ledger *ledger;
 };
 
 clv_code api_fronts_new(const clv_session_config *c, clv_program_gate *gate, api_fronts **ret,
                         clv_err *err) {
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
   **ret = (api_fronts){.config = c, .gate = gate};
-  return CLV_OK;
+  return clv_kept_ledger_new(&(*ret)->ledger, err);
 }
 
 static void free_given_values(given_values *g) {
@@ -86,6 +87,7 @@ void api_fronts_free(api_fronts *f) {
   for (size_t i = 0; i < f->n_given_values; i++) free_given_values(&f->given_values[i]);
   free(f->given_values);
   free(f->compared_hashes);
+  clv_kept_ledger_free(f->ledger);
   free(f);
 }
 
@@ -199,7 +201,7 @@ static cleave_named_tensor make_weight_view(const api_pending_weight *w) {
   return ret;
 }
 
-static clv_code note_sent_module(const cleave_module *m, clv_err *err) {
+static clv_code note_sent_module(api_fronts *f, const cleave_module *m, clv_err *err) {
   CLV_AUTO(clv_ledger_list_done) clv_ledger_list l = {0};
   const char *identity = find_worker_identity(m->runtime, m->node);
   for (int k = 0; k < m->graph->n_nodes; k++) {
@@ -212,7 +214,7 @@ static clv_code note_sent_module(const cleave_module *m, clv_err *err) {
     cleave_named_tensor w = make_weight_view(&m->pending_weights[i]);
     CLV_TRY(add_tensor_sample(&l, identity, &w.tensor, err));
   }
-  return clv_ledger_add(l.items, l.n, err);
+  return clv_kept_ledger_add(f->ledger, l.items, l.n, err);
 }
 
 /* Forgets which joined graphs were compared. Call when the ledger has new entries, because a worker
@@ -224,7 +226,7 @@ static void forget_compared_hashes(api_fronts *f, cleave_runtime *rt) {
 
 cleave_status api_fronts_note_module(api_fronts *f, const cleave_module *m, cleave_error *error) {
   if (m->node) {
-    TRY(note_sent_module(m, &err));
+    TRY(note_sent_module(f, m, &err));
     forget_compared_hashes(f, m->runtime);
   }
   for (size_t i = 0; !m->node && i < m->n_pending_weights; i++) {
@@ -257,7 +259,7 @@ cleave_status api_fronts_note_values(api_fronts *f, const api_noted_values *v,
       TRY(note_given_values(f, v->runtime, v->module->load_number, w, &err));
   }
   if (!l.n) return CLEAVE_OK;
-  TRY(clv_ledger_add(l.items, l.n, &err));
+  TRY(clv_kept_ledger_add(f->ledger, l.items, l.n, &err));
   forget_compared_hashes(f, v->runtime);
   return CLEAVE_OK;
 }
@@ -272,21 +274,32 @@ typedef struct joined_graph {
   bool is_for_label_gradient;
   clv_graph *graph;
   clv_weight_secrecy *layer_kinds; /* [CLV_MAX_NODES] what workers know of each graph node */
-  const clv_ledger *ledger;        /* shared, locked until joined_graph_done; NULL: not yet */
+  clv_kept_ledger *kept_ledger;    /* locked until joined_graph_done; NULL: not yet, or none */
+  clv_ledger *own_ledger;          /* NULL if there is a kept one */
+  const clv_ledger *ledger;        /* the contents of either */
   clv_bytes reason;                /* why a layer hides nothing; empty: workers know no layer */
 } joined_graph;
 
 static void joined_graph_done(joined_graph *j) {
   clv_graph_free(j->graph);
   free(j->layer_kinds);
-  clv_ledger_unlock_shared(j->ledger);
+  if (j->kept_ledger) clv_kept_ledger_unlock(j->kept_ledger);
+  clv_ledger_free(j->own_ledger);
   clv_bytes_done(&j->reason);
 }
 
-static clv_code joined_graph_begin(joined_graph *j, clv_err *err) {
+/* kept_ledger NULL: the ledger is read for this graph. */
+static clv_code joined_graph_begin(joined_graph *j, clv_kept_ledger *kept_ledger, clv_err *err) {
   CLV_TRY(clv_graph_new(&j->graph, err));
   CLV_TRY(clv_alloc(CLV_MAX_NODES, sizeof *j->layer_kinds, &j->layer_kinds, err));
-  return clv_ledger_lock_shared(&j->ledger, err);
+  if (kept_ledger) {
+    CLV_TRY(clv_kept_ledger_lock(kept_ledger, &j->ledger, err));
+    j->kept_ledger = kept_ledger;
+    return CLV_OK;
+  }
+  CLV_TRY(clv_ledger_open(&j->own_ledger, err));
+  j->ledger = j->own_ledger;
+  return CLV_OK;
 }
 
 /* Appends why values that the program has given hide nothing; appends nothing if they do hide. */
@@ -495,7 +508,7 @@ static clv_code judge_node(const joined_graph *j, int node, verdict *ret, clv_er
 static clv_code judge_value(api_fronts *f, const api_value *v, bool has_all_sources,
                             joined_graph *j, verdict *ret, clv_err *err) {
   *ret = (verdict){CLV_FINDING_RAW_INPUT, 0};
-  CLV_TRY(joined_graph_begin(j, err));
+  CLV_TRY(joined_graph_begin(j, f->ledger, err));
   if (!has_all_sources) {
     clv_bytes_puts(&j->reason, "it is made of kept values, or of too many calls");
     return CLV_OK;
@@ -532,7 +545,7 @@ static clv_code judge_gradient_of_node(const joined_graph *j, int node, verdict 
 static clv_code judge_gradient(api_fronts *f, const api_value *v, const api_value *root,
                                joined_graph *j, verdict *ret, clv_err *err) {
   j->is_for_label_gradient = true;
-  CLV_TRY(joined_graph_begin(j, err));
+  CLV_TRY(joined_graph_begin(j, f->ledger, err));
   CLV_TRY(join_sources(f, j, &f->sources, err));
   const clv_node *loss_node = &j->graph->nodes[find_source_node(&f->sources, root)];
   *ret = (verdict){CLV_FINDING_LABELS_READABLE, 0};
@@ -693,7 +706,7 @@ static clv_code judge_front(const cleave_declaration *d, joined_graph *j, verdic
                             clv_err *err) {
   int n;
   const int *outputs = api_graph_outputs(d->front, &n);
-  CLV_TRY(joined_graph_begin(j, err));
+  CLV_TRY(joined_graph_begin(j, NULL, err));
   j->graph = clv_graph_free(j->graph);
   CLV_TRY(api_graph_copy(api_unwrap_graph(d->front), &j->graph, err));
   CLV_TRY(find_front_kinds(j, d, err));

@@ -3,8 +3,8 @@
  * Tests the ledger, the host's list of keys and weights that workers have received. An item that
  * was added is found, and is stored once. A ledger that is damaged, that others may write to, or
  * that cannot be written is refused, and the error names the file. Two processes that add items at
- * the same time lose none. A full ledger is compacted. A process reads only what is new in the
- * file.
+ * the same time lose none. A full ledger is compacted. A kept ledger reads only what is new in
+ * the file.
  */
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -430,17 +430,35 @@ static size_t count_read_bytes(void) {
   return n;
 }
 
-static bool is_item_in_shared_ledger(clv_ledger_kind kind, uint32_t i) {
+static clv_kept_ledger *kept;
+
+static bool is_item_kept(clv_ledger_kind kind, uint32_t i) {
   const clv_ledger *l = NULL;
   clv_ledger_entry e;
   const clv_sha256 of = make_digest(i);
   clv_err err = {0};
   bool is_found = false;
-  assert_ok(clv_ledger_lock_shared(&l, &err), &err);
+  assert_ok(clv_kept_ledger_lock(kept, &l, &err), &err);
   clv_code code = clv_ledger_find(l, kind, &of, &e, &is_found, &err);
-  clv_ledger_unlock_shared(l);
+  clv_kept_ledger_unlock(kept);
   assert_ok(code, &err);
   return is_found;
+}
+
+static void add_to_kept(clv_ledger_item i) {
+  clv_err err = {0};
+  assert_ok(clv_kept_ledger_add(kept, &i, 1, &err), &err);
+}
+
+static int make_kept_ledger(void **state) {
+  (void)state;
+  return clv_kept_ledger_new(&kept, NULL);
+}
+
+static int free_kept_ledger(void **state) {
+  (void)state;
+  clv_kept_ledger_free(kept);
+  return 0;
 }
 
 /* Appends n lines, whose digests are i, i + 1 and so on, in the name of another process. */
@@ -455,19 +473,19 @@ static void additions_read_only_what_is_new(void **state) {
   (void)state;
   enum { LINES = 30000, ADDITIONS = 50 };
   remove_ledger();
-  add_item(make_item(CLV_LEDGER_KEY, 1, W1));
+  add_to_kept(make_item(CLV_LEDGER_KEY, 1, W1));
   append_numbered_lines(0, LINES);
-  add_item(make_item(CLV_LEDGER_KEY, 2, W1));
+  add_to_kept(make_item(CLV_LEDGER_KEY, 2, W1));
   const size_t n_read_before = count_read_bytes();
   for (uint32_t i = 3; i < 3 + ADDITIONS; i++) {
-    add_item(make_item(CLV_LEDGER_KEY, i, W1));
+    add_to_kept(make_item(CLV_LEDGER_KEY, i, W1));
     append_numbered_lines(LINES + i, 1);
-    assert_true(is_item_in_shared_ledger(CLV_LEDGER_KEY, i));
+    assert_true(is_item_kept(CLV_LEDGER_KEY, i));
   }
   /* the file has two MB */
   if (count_read_bytes() - n_read_before > 200000)
     fail_msg("%zu bytes were read", count_read_bytes() - n_read_before);
-  for (uint32_t i = 1; i < 3 + ADDITIONS; i++) add_item(make_item(CLV_LEDGER_KEY, i, W1));
+  for (uint32_t i = 1; i < 3 + ADDITIONS; i++) add_to_kept(make_item(CLV_LEDGER_KEY, i, W1));
   FILE *f = fopen(get_ledger_path(), "rb");
   size_t n_lines = 0;
   for (int c; (c = getc(f)) != EOF;) n_lines += c == '\n';
@@ -491,17 +509,17 @@ static void changed_file_is_read_again(void **state) {
   write_ledger_line(&items[1]);
   assert_int_equal(clv_file_read(get_ledger_path(), 1 << 20, &second, NULL), CLV_OK);
   assert_int_equal(first.len, second.len);
-  assert_false(is_item_in_shared_ledger(CLV_LEDGER_KEY, 1));
+  assert_false(is_item_kept(CLV_LEDGER_KEY, 1));
   usleep(20 * 1000); /* a file's time has the resolution of the kernel's clock tick */
   write_scratch_file("state/cleave/keys.ledger", first.data, first.len);
-  assert_true(is_item_in_shared_ledger(CLV_LEDGER_KEY, 1));
-  assert_false(is_item_in_shared_ledger(CLV_LEDGER_KEY, 2));
+  assert_true(is_item_kept(CLV_LEDGER_KEY, 1));
+  assert_false(is_item_kept(CLV_LEDGER_KEY, 2));
   clv_bytes_puts(&second, "key 00112233445566778899aabbccddeeff 2026-11-28 a\n");
   write_scratch_file("state/cleave/keys.ledger", second.data, second.len);
-  assert_false(is_item_in_shared_ledger(CLV_LEDGER_KEY, 1));
-  assert_true(is_item_in_shared_ledger(CLV_LEDGER_KEY, 2));
+  assert_false(is_item_kept(CLV_LEDGER_KEY, 1));
+  assert_true(is_item_kept(CLV_LEDGER_KEY, 2));
   assert_int_equal(unlink(get_ledger_path()), 0);
-  assert_false(is_item_in_shared_ledger(CLV_LEDGER_KEY, 2));
+  assert_false(is_item_kept(CLV_LEDGER_KEY, 2));
 }
 
 /* A ledger that grows in pieces of all sizes, which end inside lines, too, is the same in the end
@@ -551,8 +569,10 @@ int main(void) {
       cmocka_unit_test(rows_share_a_line),
       cmocka_unit_test(too_many_rows_are_thinned),
       cmocka_unit_test(waiting_writer_appends_to_the_replaced_file),
-      cmocka_unit_test(additions_read_only_what_is_new),
-      cmocka_unit_test(changed_file_is_read_again),
+      cmocka_unit_test_setup_teardown(additions_read_only_what_is_new, make_kept_ledger,
+                                      free_kept_ledger),
+      cmocka_unit_test_setup_teardown(changed_file_is_read_again, make_kept_ledger,
+                                      free_kept_ledger),
       cmocka_unit_test(pieces_make_the_same_ledger),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
