@@ -65,7 +65,12 @@ of("common/net/rpc/end_texts.c", "tests/unit/rpc/test_stream", damage_is_any_end
 of("common/model/config/worker.c", "tests/unit/config/test_worker",
    a_lease_ends_before_its_caller=first("static clv_code check_lease_and_timeout(", "if (c->limits.lease_ms", RET_OK))
 of("worker/store/epochs.c", "tests/unit/store/test_epochs",
-   an_older_attempt_goes_on=("static clv_code check_epoch(", "previous_entry && x->epoch < previous_entry->epoch", "previous_entry && !x"))
+   an_older_attempt_goes_on=("static clv_code check_epoch(", "previous_entry && x->epoch < previous_entry->epoch", "previous_entry && !x"),
+   a_session_has_two_epochs=("static clv_code parse_line(", "find_entry(e, x.identity, x.session_id) < e->n_entries", "false"),
+   a_line_ends_at_its_nul=("static clv_code parse_line(", "strlen(line) != len", "len > SIZE_MAX - 1"),
+   epochs_are_read_as_scanf_does=("static bool parse_entry(", "memcmp(rewritten.data, line, rewritten.len - 1) == 0", "true"))
+of("master/run/run_data.c", "tests/unit/run/test_records",
+   a_set_has_two_digests=("clv_code clv_data_digests_parse(", "find_digest(&digests, digests.list[digests.n].name)", "false"))
 of("master/data/scan.c", "tests/unit/data/test_scan",
    any_number_is_finite=("", "!(__builtin_fabsf((float)v[i]) <= FLT_MAX)", "v[i] == v[i] + 1 && v[i] == v[i] - 1 && sizeof(type) == 0"))
 

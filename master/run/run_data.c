@@ -44,6 +44,12 @@ static bool parse_digest_line(const char *line, size_t len, clv_data_digest *ret
   return !rewritten.failed && rewritten.len == len + 1 && memcmp(rewritten.data, line, len) == 0;
 }
 
+static const clv_data_digest *find_digest(const clv_data_digests *digests, const char *name) {
+  for (size_t i = 0; i < digests->n; i++)
+    if (strcmp(digests->list[i].name, name) == 0) return &digests->list[i];
+  return NULL;
+}
+
 clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
                                 clv_data_digests *ret, clv_err *err) {
   clv_data_digests digests = {0};
@@ -53,17 +59,14 @@ clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
         !parse_digest_line(text + at, (size_t)(line_end - text) - at, &digests.list[digests.n]))
       return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu is not a data digest", label,
                       digests.n + 1);
+    if (find_digest(&digests, digests.list[digests.n].name))
+      return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu has the name '%s' again", label,
+                      digests.n + 1, digests.list[digests.n].name);
     at = (size_t)(line_end - text) + 1;
   }
   if (!digests.n) return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: it is empty", label);
   *ret = digests;
   return CLV_OK;
-}
-
-static const clv_data_digest *find_digest(const clv_data_digests *digests, const char *name) {
-  for (size_t i = 0; i < digests->n; i++)
-    if (strcmp(digests->list[i].name, name) == 0) return &digests->list[i];
-  return NULL;
 }
 
 static clv_code read_digests(const char *dir, clv_data_digests *ret, clv_err *err) {

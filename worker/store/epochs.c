@@ -70,24 +70,24 @@ static clv_code write_file(const clv_epochs *e, clv_err *err) {
   return clv_file_write_durable(e->path, out.data, out.len, 0600, err);
 }
 
-static bool parse_epoch(const char *text, uint64_t *ret) {
-  size_t n_digits = strspn(text, "0123456789");
-  errno = 0;
-  *ret = strtoull(text, NULL, 10);
-  return n_digits && !text[n_digits] && !errno && *ret;
-}
-
-/* Parses a line "EPOCH SESSION DIGEST IDENTITY". Splits the line in place, so ret->identity points
- * into it. */
+/* Parses a line without its newline; ret->identity points into it. Accepts only the exact form that
+ * write_entry writes. */
 static bool parse_entry(char *line, epoch_entry *ret) {
-  char *strtok_state = NULL, *epoch = strtok_r(line, " ", &strtok_state),
-       *session = strtok_r(NULL, " ", &strtok_state), *digest = strtok_r(NULL, " ", &strtok_state);
-  ret->identity = strtok_r(NULL, " ", &strtok_state);
-  if (!epoch || !session || !digest || !ret->identity || strtok_r(NULL, " ", &strtok_state))
+  CLV_AUTO(clv_bytes_done) clv_bytes rewritten = {0};
+  unsigned long long epoch = 0;
+  char session[33], digest[65];
+  int identity_offset = 0;
+  if (sscanf(line, "%20llu %32s %64s %n", &epoch, session, digest, &identity_offset) != 3 || !epoch)
     return false;
-  return parse_epoch(epoch, &ret->epoch) &&
-         clv_hex_parse(session, ret->session_id, sizeof ret->session_id) &&
-         clv_sha256_parse(digest, &ret->config_digest) && strlen(ret->identity) <= MAX_URI_LEN;
+  *ret = (epoch_entry){.epoch = epoch, .identity = line + identity_offset};
+  size_t len = strlen(ret->identity);
+  if (!len || len > MAX_URI_LEN || strchr(ret->identity, ' ') ||
+      !clv_hex_parse(session, ret->session_id, sizeof ret->session_id) ||
+      !clv_sha256_parse(digest, &ret->config_digest))
+    return false;
+  write_entry(ret, &rewritten);
+  return !rewritten.failed && rewritten.len == (size_t)identity_offset + len + 1 &&
+         memcmp(rewritten.data, line, rewritten.len - 1) == 0;
 }
 
 static clv_code append_entry(clv_epochs *e, const epoch_entry *x, clv_err *err) {
@@ -98,19 +98,45 @@ static clv_code append_entry(clv_epochs *e, const epoch_entry *x, clv_err *err) 
   return CLV_OK;
 }
 
-clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label, clv_err *err) {
-  char *strtok_state = NULL, *line = strtok_r(text, "\n", &strtok_state);
-  if (!line || strcmp(line, first_line) != 0)
+static size_t find_entry(const clv_epochs *e, const char *identity, const uint8_t session_id[16]) {
+  size_t i = 0;
+  while (i < e->n_entries && (memcmp(e->entries[i].session_id, session_id, 16) != 0 ||
+                              strcmp(e->entries[i].identity, identity) != 0))
+    i++;
+  return i;
+}
+
+static clv_code parse_line(clv_epochs *e, char *line, size_t len, const char *label,
+                           size_t line_number, clv_err *err) {
+  epoch_entry x;
+  if (e->n_entries == MAX_ENTRIES || strlen(line) != len || !parse_entry(line, &x))
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s:%zu: not an epoch, a session, a digest and an identity, or more than %d "
+                    "lines; without the file earlier attempts of sessions are let in again",
+                    label, line_number, MAX_ENTRIES);
+  if (find_entry(e, x.identity, x.session_id) < e->n_entries)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s:%zu: a line before has the epoch of this session and identity: remove the "
+                    "line with the lower one",
+                    label, line_number);
+  return append_entry(e, &x, err);
+}
+
+clv_code clv_epochs_parse(clv_epochs *e, char *text, size_t len, const char *label, clv_err *err) {
+  size_t first_len = strlen(first_line), line_number = 2;
+  if (len <= first_len || memcmp(text, first_line, first_len) != 0 || text[first_len] != '\n')
     return clv_fail(err, CLV_DATA_LOSS, "%s:1: not '%s': move the file away to begin a new one",
                     label, first_line);
-  for (size_t line_number = 2; (line = strtok_r(NULL, "\n", &strtok_state)); line_number++) {
-    epoch_entry x;
-    if (e->n_entries == MAX_ENTRIES || !parse_entry(line, &x))
+  for (char *line = text + first_len + 1, *end = text + len, *line_end; line < end; line_number++) {
+    line_end = memchr(line, '\n', (size_t)(end - line));
+    if (!line_end)
       return clv_fail(err, CLV_DATA_LOSS,
-                      "%s:%zu: not an epoch, a session, a digest and an identity, or more than %d "
-                      "lines; without the file earlier attempts of sessions are let in again",
-                      label, line_number, MAX_ENTRIES);
-    CLV_TRY(append_entry(e, &x, err));
+                      "%s:%zu: the line has no end, so the file was cut off: restore it; without "
+                      "it earlier attempts of sessions are let in again",
+                      label, line_number);
+    *line_end = '\0';
+    CLV_TRY(parse_line(e, line, (size_t)(line_end - line), label, line_number, err));
+    line = line_end + 1;
   }
   return CLV_OK;
 }
@@ -121,7 +147,7 @@ static clv_code read_file(clv_epochs *e, clv_err *err) {
   /* write an empty file now, so that an error of the disk is found at the start of the worker */
   if (code == CLV_NOT_FOUND) return write_file(e, err);
   CLV_TRY(code);
-  return clv_epochs_parse(e, text.data ? text.data : (char[]){""}, e->path, err);
+  return clv_epochs_parse(e, text.data ? text.data : (char[]){""}, text.len, e->path, err);
 }
 
 clv_code clv_state_dir_check(const char *state_dir, clv_err *err) {
@@ -163,14 +189,6 @@ clv_code clv_epochs_open(const char *state_dir, clv_epochs **ret, clv_err *err) 
 }
 
 /* ---- registering an attempt ------------------------------------------------------------------ */
-
-static size_t find_entry(const clv_epochs *e, const char *identity, const uint8_t session_id[16]) {
-  size_t i = 0;
-  while (i < e->n_entries && (memcmp(e->entries[i].session_id, session_id, 16) != 0 ||
-                              strcmp(e->entries[i].identity, identity) != 0))
-    i++;
-  return i;
-}
 
 /* Drops an entry if there is no room for another entry of the identity: the identity's oldest
  * entry, so that it does not displace entries of others, or the oldest of all if it has none. */

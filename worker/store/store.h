@@ -92,9 +92,10 @@ typedef struct clv_epochs clv_epochs;
  * until the process ends. CLV_DATA_LOSS: the file is damaged; the error names the line. */
 clv_code clv_epochs_open(const char *state_dir, clv_epochs **ret, clv_err *err) CLV_USE_RESULT;
 void clv_epochs_free(clv_epochs *e); /* NULL is allowed */
-/* Adds the entries of the file whose content is `text`, and changes `text`. label: name of the file
- * in messages. */
-clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label,
+/* Adds the entries of the file whose content is text[len], and changes `text`. label: name of the
+ * file in messages. CLV_DATA_LOSS: it is not exactly what clv_epochs_register writes, or it has two
+ * entries of one session of one identity; the error names the line. */
+clv_code clv_epochs_parse(clv_epochs *e, char *text, size_t len, const char *label,
                           clv_err *err) CLV_USE_RESULT;
 /* Registers an attempt, whose number is the epoch, before its session is opened. CLV_PRECONDITION:
  * a higher epoch was registered before, or this epoch with another configuration.

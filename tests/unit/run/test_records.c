@@ -120,6 +120,9 @@ static void data_digests_are_parsed_strictly(void **state) {
     assert_says(&err, "d is damaged: line 1");
   }
   assert_int_equal(clv_data_digests_parse("", 0, "d", &digests, &err), CLV_DATA_LOSS);
+  snprintf(text, sizeof text, "test.rows 20 %s\ntest.rows 7 %s\n", digest, digest);
+  assert_int_equal(clv_data_digests_parse(text, strlen(text), "d", &digests, &err), CLV_DATA_LOSS);
+  assert_says(&err, "d is damaged: line 2 has the name 'test.rows' again");
 }
 
 static void prediction_lines_have_ids_classes_and_names(void **state) {

@@ -67,25 +67,50 @@ static void remembered_sessions_per_identity_are_bounded(void **state) {
 static void damaged_epochs_file_is_located(void **state) {
   (void)state;
 #define ID "0123456789abcdef0123456789abcdef"
-  static const char *const texts[] = {
-      "",
-      "cleave-epochs 2\n",
-      "cleave-epochs 1\n3 " ID " " ID ID " spiffe://a/m more\n",
-      "cleave-epochs 1\n3 " ID " " ID ID "\n",
-      "cleave-epochs 1\n0 " ID " " ID ID " spiffe://a/m\n",
-      "cleave-epochs 1\n99999999999999999999 " ID " " ID ID " spiffe://a/m\n",
-      "cleave-epochs 1\n-3 " ID " " ID ID " spiffe://a/m\n",
-      "cleave-epochs 1\n3 x" ID " " ID ID " spiffe://a/m\n",
-      "cleave-epochs 1\n3 " ID " " ID " spiffe://a/m\n",
+#define FIRST "cleave-epochs 1\n"
+#define REST " " ID " " ID ID " spiffe://a/m\n"
+#define BYTES(text) text, sizeof text - 1
+  static const struct {
+    const char *text;
+    size_t len;
+    const char *error;
+  } cases[] = {
+      {BYTES(""), "epochs:1: not 'cleave-epochs 1'"},
+      {BYTES("cleave-epochs 1"), "epochs:1: "},
+      {BYTES("cleave-epochs 2\n"), "epochs:1: "},
+      {BYTES(FIRST "3 " ID " " ID ID " spiffe://a/m more\n"), "epochs:2: not an epoch"},
+      {BYTES(FIRST "3 " ID " " ID ID "\n"), "epochs:2: not an epoch"},
+      {BYTES(FIRST "3 " ID " " ID ID " \n"), "epochs:2: not an epoch"},
+      {BYTES(FIRST "0" REST), "epochs:2: not an epoch"},
+      {BYTES(FIRST "99999999999999999999" REST), "epochs:2: not an epoch"},
+      {BYTES(FIRST "-3" REST), "epochs:2: not an epoch"},
+      {BYTES(FIRST "03" REST), "epochs:2: not an epoch"},
+      {BYTES(FIRST " 3" REST), "epochs:2: not an epoch"},
+      {BYTES(FIRST "3 x" REST), "epochs:2: not an epoch"},
+      {BYTES(FIRST "3 " ID " " ID " spiffe://a/m\n"), "epochs:2: not an epoch"},
+      {BYTES(FIRST "\n3" REST), "epochs:2: not an epoch"},
+      {BYTES(FIRST "3" REST "\0\0\0\n"), "epochs:3: not an epoch"},
+      {BYTES(FIRST "3 " ID " " ID ID " spiffe://a/m\0\n"), "epochs:2: not an epoch"},
+      {BYTES(FIRST "3" REST "3 " ID " " ID ID " spiffe://b/mas"), "epochs:3: the line has no end"},
+      {BYTES(FIRST "3" REST "2" REST), "epochs:3: a line before has the epoch of this session"},
   };
-  for (size_t i = 0; i < CLV_COUNT(texts); i++) {
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     char text[512];
     clv_epochs *e = open_epochs(NULL);
-    snprintf(text, sizeof text, "%s", texts[i]);
-    assert_int_equal(clv_epochs_parse(e, text, "epochs", &err), CLV_DATA_LOSS);
-    assert_non_null(strstr(err.text, i < 2 ? "epochs:1: " : "epochs:2: "));
+    memcpy(text, cases[i].text, cases[i].len);
+    assert_int_equal(clv_epochs_parse(e, text, cases[i].len, "epochs", &err), CLV_DATA_LOSS);
+    if (!strstr(err.text, cases[i].error)) fail_msg("case %zu: %s", i, err.text);
     clv_epochs_free(e);
   }
+}
+
+/* The same id is another session for another identity. */
+static void epochs_of_identities_are_read(void **state) {
+  (void)state;
+  char text[] = FIRST "3" REST "2 " ID " " ID ID " spiffe://b/m\n";
+  clv_epochs *e = open_epochs(NULL);
+  assert_int_equal(clv_epochs_parse(e, text, strlen(text), "epochs", &err), CLV_OK);
+  clv_epochs_free(e);
 }
 
 static void missing_folder_is_named(void **state) {
@@ -115,6 +140,7 @@ int main(void) {
       cmocka_unit_test(older_epoch_is_refused_after_a_restart),
       cmocka_unit_test(remembered_sessions_per_identity_are_bounded),
       cmocka_unit_test(damaged_epochs_file_is_located),
+      cmocka_unit_test(epochs_of_identities_are_read),
       cmocka_unit_test(missing_folder_is_named),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
