@@ -41,7 +41,7 @@ $(PLANTS): %: %.o %.cu.o $(GPU_LIBS)
 units: $(PLANTS)
 # Whole sessions on it, of which each process is built as this one is. With a sanitizer the longer
 # ones take many minutes.
-GPU_SESSIONS := tests/gpu/test_sim_worker.py $(if $(filter asan tsan,$(BUILD)),,$(addprefix tests/net/training/,test_cuda.py test_two_devices.py test_device_memory.py) tests/net/hostile/test_device_bases.py)
+GPU_SESSIONS := tests/gpu/test_sim_worker.py $(addprefix tests/net/training/,test_cuda.py test_two_devices.py test_device_memory.py) tests/net/hostile/test_device_bases.py
 ##+ gpu-tests        the cuda backend on the simulated device
 gpu-tests: $(GPU_TESTS) $(PLANTS) $(BINARIES) $(OUT)/libcleave.so.0 $(GPU_WORKER)
 	$(Q)tests/run-tests --out $(OUT) $(GPU_TESTS) tests/gpu/plants/test_plants.py $(GPU_SESSIONS)

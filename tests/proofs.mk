@@ -63,11 +63,6 @@ gpu-dry: deps-parity
 	$(Q)$(MAKE) --no-print-directory gpu-bundle
 	$(Q)$(PYTHON) tests/gpu/dry_bundle.py $(OUT) $(GPU_DRY_ARGS)
 
-##+ gpu-sanitized    the same under address/undefined and thread sanitizers
-gpu-sanitized: deps-test
-	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) BUILD=asan gpu-tests
-	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) BUILD=tsan gpu-tests
-
 $(OUT)/parity/%: $(OUT)/tests/parity/%.o $(ALL_LIBS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)

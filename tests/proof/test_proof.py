@@ -248,7 +248,6 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "long": ("400 passed, 0 failed, 1 skipped", "400 passed, 1 failed"),
     "sanitize": ("400 passed, 0 failed\n400 passed, 0 failed, 2 skipped", "400 passed, 0 failed\n1 passed, 3 failed"),
     "test-trixie": ("test accuracy 84.1 %\n400 passed, 0 failed, 2 skipped", "400 passed, 2 failed"),
-    "gpu-sanitized": ("40 passed, 0 failed\n40 passed, 0 failed", "40 passed, 0 failed\n39 passed, 1 failed"),
     "gpu-dry": ("23 ok, 20 skipped, 0 failed; 41.0 of 60 MiB; no network", "22 ok, 20 skipped, 1 failed; 41.0 of 60 MiB; no network"),
     "schedules": ("ok random (3s)\nok damaged (4s)", "ok random (3s)\nnot ok damaged (AssertionError: x)"),
     "references": ("10000 runs (900 a second), 0 failed: 12345 operations, 3 messages\nok references",
@@ -310,15 +309,15 @@ def recipe(makefile, target):
 def simulated_device_is_tested_under_both_sanitizers():
     """Its plants, and whole sessions on it: SIMULATION.md promises them."""
     makefile = ""
-    for name in ("gpu.mk", "proofs.mk"):
+    for name in ("gpu.mk", "proofs.mk", "tests.mk"):
         with open(os.path.join(HERE, "..", name)) as f:
             makefile += f.read()
-    assert "gpu-sanitized" in [p.name for p in rules.PROOFS]
-    builds = re.findall(r"BUILD=(\w+) gpu-tests", recipe(makefile, "gpu-sanitized"))
+    builds = re.findall(r"BUILD=(\w+) test$", recipe(makefile, "sanitize"), re.M)
     assert builds == ["asan", "tsan"], builds
-    runs = recipe(makefile, "gpu-tests")
-    assert "$(GPU_TESTS) tests/gpu/plants/test_plants.py $(GPU_SESSIONS)" in runs, runs
-    assert re.search(r"^GPU_SESSIONS := tests/gpu/test_sim_worker\.py ", makefile, re.M)
+    assert "run-tests --suite --out $(OUT) $(UNIT_PROGRAMS)" in recipe(makefile, "test")
+    assert re.search(r"^UNIT_PROGRAMS \+= \$\(GPU_TESTS\)", makefile, re.M)
+    for script in ("plants/test_plants.py", "test_sim_worker.py"):  # the suite has every test_*.py
+        assert os.path.exists(os.path.join(HERE, "../gpu", script)), script
 
 
 def with_own_headers(path):

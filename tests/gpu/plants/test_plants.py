@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulated device finds faults in the use of a device, and names the line. plants.c and
 plants.cu have the faults; a comment "planted: NAME" marks the line. The table below says which
-faults each build must find; `make gpu-sanitized` runs this for builds with sanitizers.
+faults each build must find; `make sanitize` runs this for builds with sanitizers.
 """
 import os, re, subprocess, sys
 
