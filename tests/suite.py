@@ -11,6 +11,8 @@ PYTHON = "/usr/bin/python3"
 FILE_ALONE = re.compile(r"^(?:#|/\*| \*) runs alone: \S", re.M)
 # @alone("REASON") before a test of a script: that test (lib: cluster.Suite).
 TEST_ALONE = re.compile(r"^@alone\(", re.M)
+# @measured before a test of times of a script: under a sanitizer that test, too.
+TEST_OF_TIMES = re.compile(r"^@measured$", re.M)
 # `# in make check alone: REASON` at the begin of a line of a check: `make test` leaves it out.
 CHECK_ALONE = re.compile(r"^# in make check alone: \S", re.M)
 # What computes on the simulated device names its header, its worker or its planted faults.
@@ -27,12 +29,18 @@ NO_NUMBERS = ("faults/*", "gpu/*", "net/api/test_[ar]*", "net/api/test_seeds_cud
 SOON_READY = {"ONEDNN_MAX_CPU_ISA": "SSE41"}
 
 
+def sanitizer(out):
+    """'asan' or 'tsan' if the folder of binaries has such a build; None for others."""
+    name = os.path.basename(os.path.normpath(out))
+    return name if name in ("asan", "tsan") else None
+
+
 def with_sanitizer(env, program):
     """Python loads the library late, and what sanitizes it has to be there from the begin. What
     Python keeps until its end is no leak of ours."""
-    sanitizer = re.search("[at]san", os.path.basename(env["CLEAVE_TEST_BIN"]))
-    if sanitizer and os.path.basename(os.path.dirname(os.path.abspath(program))) == "python":
-        env["LD_PRELOAD"] = subprocess.run(["gcc", f"-print-file-name=lib{sanitizer[0]}.so"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    name = sanitizer(env["CLEAVE_TEST_BIN"])
+    if name and os.path.basename(os.path.dirname(os.path.abspath(program))) == "python":
+        env["LD_PRELOAD"] = subprocess.run(["gcc", f"-print-file-name=lib{name}.so"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
         env["ASAN_OPTIONS"] = env.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
     return env
 
@@ -71,7 +79,7 @@ def parts(program, out):
     found = "" if path == program and not program.endswith(".py") else text(path)
     if FILE_ALONE.search(found):
         return {"alone": ""}
-    if TEST_ALONE.search(found):
+    if TEST_ALONE.search(found) or (sanitizer(out) and TEST_OF_TIMES.search(found)):
         return {"beside": "beside", "alone": "alone"}
     return {"beside": ""}
 

@@ -4,7 +4,8 @@ import atexit, fcntl, functools, json, os, random, re, shutil, signal, socket, s
 BIN = os.environ.get("CLEAVE_TEST_BIN", os.path.join(os.path.dirname(__file__), "../../../build/release"))
 MASTER, WORKER = os.path.join(BIN, "cleave-master"), os.path.join(BIN, "cleave-worker")
 # their memory and pace differ from the program's
-SANITIZED = any(s in BIN for s in ("asan", "tsan"))
+BUILD = os.path.basename(os.path.normpath(BIN))
+SANITIZED = BUILD in ("asan", "tsan")
 SLOW = float(os.environ.get("CLV_TEST_SLOW", "1"))
 # what run-tests loads into Python under a sanitizer; programs have it from their linker
 SANITIZER = os.environ.pop("LD_PRELOAD", "")
@@ -14,7 +15,7 @@ def preloaded(library):
     """The variables with which a program loads this library first. ASan would rather be first, and
     would see what the library stores as lost. TSan would make the folder of its log by a function
     of the library, before it is ready for one."""
-    options = {"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0"} if "asan" in BIN else {}
+    options = {"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0"} if BUILD == "asan" else {}
     if "tsan" in BIN:
         options = {"TSAN_OPTIONS": re.sub(r":?log_path=[^:]*", "", os.environ.get("TSAN_OPTIONS", ""))}
     return {"LD_PRELOAD": library, **options}
@@ -293,7 +294,7 @@ IMAGE_DATA = ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy]
 
 def measured(test):
     """Decorates a test of times. It passes if one of three tries does, because the machine may be
-    busy."""
+    busy. Under a sanitizer it also runs at the end, alone."""
     @functools.wraps(test)
     def tries():
         for left in (2, 1, 0):
@@ -303,6 +304,7 @@ def measured(test):
                 if not left:
                     raise
                 print(f"  once more: {str(e)[:200]}", flush=True)
+    tries.alone = SANITIZED
     return tries
 
 

@@ -86,7 +86,7 @@ def pause_over_the_lease_ends_the_run():
         until(lambda: run.process.poll() is not None, 60)
     finally:
         worker.send_signal(signal.SIGCONT)
-    assert time.monotonic() - begin > TIMEOUT / 2
+    assert time.monotonic() - begin > 2, "a run waits for the lease"
     run.failed(f"the peer was silent for {min(TIMEOUT, 3):g} s",
                "not connected again within 2 s (limits.lease)")
     assert Run("silent", "--resume", session=session).weights() == undisturbed()
