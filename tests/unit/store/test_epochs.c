@@ -104,7 +104,7 @@ static void damaged_epochs_file_is_located(void **state) {
   }
 }
 
-/* The same id is another session for another identity. */
+/* Two identities may use the same session id; the file then has a line for each of them. */
 static void epochs_of_identities_are_read(void **state) {
   (void)state;
   char text[] = FIRST "3" REST "2 " ID " " ID ID " spiffe://b/m\n";
