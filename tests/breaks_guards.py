@@ -67,6 +67,8 @@ of("common/model/config/worker.c", "tests/unit/config/test_worker",
 of("worker/store/epochs.c", "tests/unit/store/test_epochs",
    an_older_attempt_goes_on=("static clv_code check_epoch(", "previous_entry && x->epoch < previous_entry->epoch", "previous_entry && !x"),
    a_session_has_two_epochs=("static clv_code parse_line(", "find_entry(e, x.identity, x.session_id) < e->n_entries", "false"),
+   a_check_reads_no_epochs=("static clv_code open_epochs(", "if (code == CLV_OK && state_dir)", "if (code == CLV_OK && makes_missing && state_dir)"),
+   a_check_makes_the_file=("clv_code clv_epochs_check(", "open_epochs(state_dir, false", "open_epochs(state_dir, true"),
    a_line_ends_at_its_nul=("static clv_code parse_line(", "strlen(line) != len", "len > SIZE_MAX - 1"),
    epochs_are_read_as_scanf_does=("static bool parse_entry(", "memcmp(rewritten.data, line, rewritten.len - 1) == 0", "true"))
 of("master/run/run_data.c", "tests/unit/run/test_records",

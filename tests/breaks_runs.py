@@ -295,9 +295,9 @@ of("master/session.c", MISTAKES,
 WORKER_CHECK = "tests/net/operations/test_checks.py worker_check_warns_of_too_few_concurrent_calls"
 of("worker/serve.c", WORKER_CHECK,
    missing_cores_are_not_named=("static int run_daemon(", "warn_of_missing_cores(config);", "(void)warn_of_missing_cores;"),
-   check_does_not_look_at_state_dir=("static int check_files(", "clv_state_dir_check(c->state_dir, &err) != CLV_OK", "false"))
+   check_does_not_look_at_state_dir=("static int check_files(", "clv_epochs_check(c->state_dir, &err) != CLV_OK", "false"))
 of("worker/store/epochs.c", "tests/unit/store/test_epochs",
-   a_file_is_a_state_folder=("clv_code clv_state_dir_check(", "!S_ISDIR(st.st_mode)", "false"))
+   a_file_is_a_state_folder=("static clv_code check_folder(", "!S_ISDIR(st.st_mode)", "false"))
 of("common/model/config/override.c", "tests/unit/config/test_errors",
    labels_of_settings_are_not_shown=("static clv_code apply_set_option(", "if (given_label)", "if (false)"))
 of("master/sweep/runs.c", "tests/net/training/test_sweep.py wrong_values_are_refused_before_the_first_run",

@@ -167,7 +167,7 @@ static int check_files(const clv_worker_config *c, clv_tls_identity **ret_identi
   if (clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, ret_identity, &err) != CLV_OK ||
       clv_tls_identity_require_usage(*ret_identity, CLV_TLS_SERVER, &err) != CLV_OK ||
       clv_tls_revocation_read(c->tls.crl, *ret_identity, &crl, &err) != CLV_OK ||
-      clv_state_dir_check(c->state_dir, &err) != CLV_OK)
+      clv_epochs_check(c->state_dir, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   if (clv_store_check(c, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_DATA, &err);
   return CLV_EXIT_OK;

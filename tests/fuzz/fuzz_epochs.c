@@ -27,8 +27,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc, (void)argv;
   NEVER(!mkdtemp(folder));
   snprintf(path, sizeof path, "%s/epochs", folder);
-  NEVER(clv_state_dir_check("/dev/null", &err) != CLV_INVALID);
-  NEVER(clv_state_dir_check("/dev/shm/cleave-fuzz-nowhere", &err) != CLV_NOT_FOUND);
+  NEVER(clv_epochs_check("/dev/null", &err) != CLV_INVALID);
+  NEVER(clv_epochs_check("/dev/shm/cleave-fuzz-nowhere", &err) != CLV_NOT_FOUND);
   return atexit(remove_folder);
 }
 
@@ -51,6 +51,7 @@ static void check_file(const uint8_t *data, size_t size) {
   clv_epochs *e = NULL, *written = NULL;
   clv_err err = {0};
   NEVER(clv_file_write_durable(path, data, size, 0600, &err) != CLV_OK);
+  NEVER(clv_epochs_check(folder, &err) != CLV_OK);
   NEVER(clv_epochs_open(folder, &e, &err) != CLV_OK);
   bool is_registered = register_attempt(e, "spiffe://a/m", 7);
   NEVER(clv_epochs_open(folder, &written, &err) != CLV_OK);

@@ -141,16 +141,17 @@ clv_code clv_epochs_parse(clv_epochs *e, char *text, size_t len, const char *lab
   return CLV_OK;
 }
 
-static clv_code read_file(clv_epochs *e, clv_err *err) {
+/* makes_missing: writes an empty file where there is none, so that an error of the disk is found at
+ * the start of the worker. */
+static clv_code read_file(clv_epochs *e, bool makes_missing, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_code code = clv_file_read(e->path, MAX_FILE_BYTES, &text, err);
-  /* write an empty file now, so that an error of the disk is found at the start of the worker */
-  if (code == CLV_NOT_FOUND) return write_file(e, err);
+  if (code == CLV_NOT_FOUND) return makes_missing ? write_file(e, err) : CLV_OK;
   CLV_TRY(code);
   return clv_epochs_parse(e, text.data ? text.data : (char[]){""}, text.len, e->path, err);
 }
 
-clv_code clv_state_dir_check(const char *state_dir, clv_err *err) {
+static clv_code check_folder(const char *state_dir, clv_err *err) {
   struct stat st;
   if (!state_dir) return CLV_OK;
   if (stat(state_dir, &st) != 0 && errno == ENOENT)
@@ -171,21 +172,33 @@ clv_code clv_state_dir_check(const char *state_dir, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_epochs_open(const char *state_dir, clv_epochs **ret, clv_err *err) {
+static clv_code open_epochs(const char *state_dir, bool makes_missing, clv_epochs **ret,
+                            clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_epochs *e;
-  CLV_TRY(clv_state_dir_check(state_dir, err));
+  CLV_TRY(check_folder(state_dir, err));
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
   pthread_mutex_init(&e->lock, NULL);
   if (state_dir) clv_bytes_printf(&path, "%s/epochs", state_dir);
   clv_code code = state_dir ? clv_strdup(path.failed ? "" : path.data, &e->path, err) : CLV_OK;
-  if (code == CLV_OK && state_dir) code = read_file(e, err);
+  if (code == CLV_OK && state_dir) code = read_file(e, makes_missing, err);
   if (code != CLV_OK) {
     clv_epochs_free(e);
     return code;
   }
   *ret = e;
   return CLV_OK;
+}
+
+clv_code clv_epochs_open(const char *state_dir, clv_epochs **ret, clv_err *err) {
+  return open_epochs(state_dir, true, ret, err);
+}
+
+clv_code clv_epochs_check(const char *state_dir, clv_err *err) {
+  clv_epochs *e = NULL;
+  clv_code code = open_epochs(state_dir, false, &e, err);
+  clv_epochs_free(e);
+  return code;
 }
 
 /* ---- registering an attempt ------------------------------------------------------------------ */

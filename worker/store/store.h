@@ -20,10 +20,6 @@
  * check`. */
 clv_code clv_store_check(const clv_worker_config *config, clv_err *err) CLV_USE_RESULT;
 
-/* Checks that state_dir, which NULL leaves out, is a folder that this process may write to. Called
- * at the start and by `cleave-worker check`. CLV_NOT_FOUND: it does not exist. */
-clv_code clv_state_dir_check(const char *state_dir, clv_err *err) CLV_USE_RESULT;
-
 /* An open artifact. A file of the artifact is hashed when its first tensor is read, unless the
  * process knows the digest of this version of the file (clv_file_version). Tensors are read through
  * the descriptor that was hashed. */
@@ -92,6 +88,11 @@ typedef struct clv_epochs clv_epochs;
  * until the process ends. CLV_DATA_LOSS: the file is damaged; the error names the line. */
 clv_code clv_epochs_open(const char *state_dir, clv_epochs **ret, clv_err *err) CLV_USE_RESULT;
 void clv_epochs_free(clv_epochs *e); /* NULL is allowed */
+/* Checks that clv_epochs_open would succeed, and writes nothing. state_dir, which NULL leaves out,
+ * must be a folder that this process may write to, whose file `epochs`, if there is one, can be
+ * read. Called by `serve` and by `cleave-worker check`. CLV_NOT_FOUND: the folder does not exist.
+ * CLV_DATA_LOSS: the file is damaged; the error names the line. */
+clv_code clv_epochs_check(const char *state_dir, clv_err *err) CLV_USE_RESULT;
 /* Adds the entries of the file whose content is text[len], and changes `text`. label: name of the
  * file in messages. CLV_DATA_LOSS: it is not exactly what clv_epochs_register writes, or it has two
  * entries of one session of one identity; the error names the line. */

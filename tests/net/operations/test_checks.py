@@ -359,6 +359,12 @@ def worker_check_warns_of_too_few_concurrent_calls():
     assert done.returncode == 0 and re.search(r"w\.yaml: cores: this process may use \d+ cores?, but not (0, )?999", done.stderr), done.stderr
     done = run(WORKER, "check", "--config", path, "--set", "state_dir=gone")
     assert done.returncode == 4 and "gone' does not exist; make it with `mkdir -m 700" in done.stderr, done.stderr
+    state_dir = os.path.join(cluster.dir, "state")
+    os.mkdir(state_dir)
+    with open(os.path.join(state_dir, "epochs"), "w") as f:
+        f.write("cleave-epochs 1\nseven\n")
+    done = run(WORKER, "check", "--config", path, "--set", f"state_dir={state_dir}")
+    assert done.returncode == 4 and f"{state_dir}/epochs:2: not an epoch" in done.stderr, done.stderr
 
 
 cluster = Cluster(0)

@@ -122,6 +122,20 @@ static void missing_folder_is_named(void **state) {
   assert_non_null(strstr(err.text, "state_dir '/dev/null' is not a folder; name one"));
 }
 
+/* A check writes nothing, and finds what an open would. */
+static void check_reads_the_file_that_is_there(void **state) {
+  (void)state;
+  char path[64];
+  snprintf(path, sizeof path, "%s/epochs", folder);
+  unlink(path);
+  assert_int_equal(clv_epochs_check(NULL, &err), CLV_OK);
+  assert_int_equal(clv_epochs_check(folder, &err), CLV_OK);
+  assert_int_equal(access(path, F_OK), -1);
+  assert_int_equal(clv_file_write_durable(path, BYTES("no epochs\n"), 0600, &err), CLV_OK);
+  assert_int_equal(clv_epochs_check(folder, &err), CLV_DATA_LOSS);
+  assert_non_null(strstr(err.text, "/epochs:1: not 'cleave-epochs 1'"));
+}
+
 static int make_folder(void **state) {
   (void)state;
   return mkdtemp(folder) ? 0 : -1;
@@ -142,6 +156,7 @@ int main(void) {
       cmocka_unit_test(damaged_epochs_file_is_located),
       cmocka_unit_test(epochs_of_identities_are_read),
       cmocka_unit_test(missing_folder_is_named),
+      cmocka_unit_test(check_reads_the_file_that_is_there),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
