@@ -20,9 +20,9 @@ LANES = 3  # approximate number of sessions at once
 ROUND = 14  # number of jobs between two moments without any session
 FROZEN_AFTER = (4, 10)  # numbers of jobs of a round after which all are stopped for a comparison
 WARM_UP_S = 600  # or half of the run's time, if that is less
-# {figure: allowed growth of its median from early to late, at w1 and at w2}. gRPC keeps threads
-# that it once needed. At w1, malloc has two arenas, and a cache of freed memory for each thread,
-# which fill for a while; w2 runs with one and without caches (PLAIN).
+# {figure: its allowed growth from early to late, at w1 and at w2 (early_and_late)}. gRPC keeps
+# threads that it once needed. At w1, malloc has two arenas, and a cache of freed memory for each
+# thread, which fill for a while; w2 runs with one and without caches (PLAIN).
 GROWTH = {"resident KiB": (8192, 2048), "descriptors": (0, 0), "threads": (3, 3)}
 PLAIN = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0"}
 USERS = {"heavy": dict(weight=4), "light": dict(weight=1, sessions=6, bytes="96MiB", calls=4096),
@@ -34,6 +34,20 @@ def process(pid):
         status = dict(line.split(":", 1) for line in f)
     return dict(zip(GROWTH, (int(status["VmRSS"].split()[0]), open_files(pid),
                              int(status["Threads"]))))
+
+
+def early_and_late(field, values, n_warm_up):
+    """What a figure was early and late in a run. `values`: those of the quiet moments, of which the
+    first n_warm_up are the warm-up. The medians of the first and the last third after the warm-up;
+    of memory, the highest of two thirds of the run and of the last. malloc returns memory to the
+    system by chance (w1 swung between 46 and 68 MiB), which lowers a median; a leak raises the
+    highest."""
+    if field == "resident KiB":
+        last = len(values) - len(values) // 3
+        return max(values[:last]), max(values[last:])
+    warm = values[n_warm_up:]
+    third = len(warm) // 3
+    return statistics.median(warm[:third]), statistics.median(warm[-third:])
 
 
 class Soak:
@@ -174,18 +188,16 @@ class Soak:
                  f"comparisons, {n['scrapes']} scrapes, {n['status']} looks; {held}")
 
     def grown(self):
-        """Compares the medians of the first and the last third of the quiet moments after the
-        warm-up."""
+        """Compares the figures of the quiet moments early and late in the run."""
         half_s = (time.monotonic() - self.begin) / 2
         warm = self.begin + min(WARM_UP_S, half_s)
-        moments = [held for when, held in self.quiet if when > warm]
-        third = len(moments) // 3
-        if not third:
+        n_warm_up = sum(when <= warm for when, _ in self.quiet)
+        is_told = len(self.quiet) - n_warm_up >= 3
+        if not is_told:
             self.note(f"  {len(self.quiet)} quiet moments: too few to tell whether anything grows")
-        for i in range(len(self.cluster.workers) if third else 0):
+        for i in range(len(self.cluster.workers) if is_told else 0):
             for field, bounds in GROWTH.items():
-                early, late = (statistics.median(m[i][field] for m in part)
-                               for part in (moments[:third], moments[-third:]))
+                early, late = early_and_late(field, [held[i][field] for _, held in self.quiet], n_warm_up)
                 self.note(f"  w{i + 1} {field:12} {early:9.0f} -> {late:9.0f}   (bound: {bounds[i]:+})")
                 # the arenas of w1 still fill in a run that ends before it is warm
                 unjudged = field == "resident KiB" and (SANITIZED or i == 0 and half_s < WARM_UP_S)
