@@ -115,7 +115,7 @@ def held(command, session, *args):
     for i in range(len(cluster.workers)):
         cluster.restart(i)
     idle = [anonymous(w.process.pid) for w in cluster.workers]
-    assert max(idle) < 8 << 20, idle
+    assert max(idle) < 10 << 20, idle  # Debian 13: 8.4 MB; Debian 12: 3.1
     done = subprocess.Popen([MASTER, command, session, *args], cwd=cluster.dir, text=True, stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     watch = Watch({"master": done.pid, **{f"w{i + 1}": w.process.pid for i, w in enumerate(cluster.workers)}})
