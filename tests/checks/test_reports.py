@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tests/run-tests with programs that are built with sanitizers: a race or a leak in a process
-whose exit code no test checks fails the test that started it, and the report is shown."""
+whose exit code no test checks fails the test that started it, and the report is shown. A failed
+test is named, however many of its program's tests pass after it."""
 import os, subprocess, sys, tempfile
 
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
@@ -28,6 +29,17 @@ print("ok it_begins_a_daemon")
 # name -> (program, its sanitizer, text in the report)
 FAULTS = {"race": (RACE, "thread", "ThreadSanitizer: data race"),
           "leak": (LEAK, "address", "77 byte(s) leaked in 1 allocation(s)")}
+
+
+# fails in its first test, and passes in more than are shown of an output
+LONG_OUTPUT = """import sys
+print("1 is not 2")
+print("not ok first")
+for i in range(200):
+    print(f"ok test_{i}")
+print("not ok last")
+sys.exit(1)
+"""
 
 
 def script_of(folder, name, source, sanitizer):
@@ -65,6 +77,14 @@ def main():
         failed += not spared
         print("ok" if spared else "not ok", "a_leak_is_looked_at_again_with_whole_stacks", flush=True)
         print("" if spared else said, end="")
+        script = os.path.join(folder, "long.py")
+        with open(script, "w") as f:
+            f.write(LONG_OUTPUT)
+        code, said = suite_of(folder, script)
+        named = code == 1 and all(f"\n    {line}\n" in said for line in ("failed: first", "failed: last", "1 is not 2"))
+        failed += not named
+        print("ok" if named else "not ok", "a_failed_test_is_named_before_many_that_pass", flush=True)
+        print("" if named else said, end="")
     return 1 if failed else 0
 
 

@@ -488,6 +488,7 @@ def backward_waits_for_the_step_before_it():
 
 # ---- lost peers, cancelled streams -------------------------------------------------------------
 
+OBSERVER = "  - {identity: \"spiffe://test/watch\", role: observer}\n"
 HOLDER = """
 import sys, types
 import contexts
@@ -512,29 +513,32 @@ time.sleep(600)
 
 @suite.long
 def killed_master_leaves_no_session_at_the_worker():
-    the.cluster.issue("watch", "spiffe://test/watch")
-    def seen():
-        return watch.stub.Status(pb.StatusRequest(), timeout=20 * SLOW).sessions
-    with Caller(the.cluster.ports[0], the.cluster.certs, name="watch") as watch:
-        watch.hello()
-        before, resident = len(seen()), the.cluster.workers[0].rss()
-        holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(the.cluster.ports[0]), the.cluster.certs],
-                                  stdout=subprocess.PIPE, cwd=os.path.dirname(pyclient.__file__))
-        try:
-            assert holder.stdout.readline() == b"held\n"
-            held = [s for s in seen() if s.contexts == 400]
-            assert len(held) == 1 and held[0].calls_waiting == 400 and held[0].memory_bytes >= 25 << 20, held
-            grown = the.cluster.workers[0].rss() - resident
-            assert grown > 20 << 20, grown
-        finally:
-            holder.kill()
-            holder.wait()
-            holder.stdout.close()
-        deadline = time.monotonic() + 10 * SLOW  # the lease is 30 s
-        while len(seen()) > before:
-            assert time.monotonic() < deadline, seen()
-            time.sleep(0.05)
-        assert "the master's stream ended" in the.cluster.workers[0].text()
+    with Cluster(1, limits="limits: {lease: 20s}\n", extra_allow=OBSERVER) as alone:
+        alone.issue("watch", "spiffe://test/watch")
+
+        def seen():
+            return watch.stub.Status(pb.StatusRequest(), timeout=20 * SLOW).sessions
+        with Caller(alone.ports[0], alone.certs, name="watch") as watch:
+            watch.hello()
+            resident = alone.workers[0].rss()
+            holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(alone.ports[0]), alone.certs],
+                                      stdout=subprocess.PIPE, cwd=os.path.dirname(pyclient.__file__))
+            try:
+                assert holder.stdout.readline() == b"held\n"
+                held = seen()
+                assert len(held) == 1 and held[0].contexts == held[0].calls_waiting == 400 and held[0].memory_bytes >= 25 << 20, held
+                grown = alone.workers[0].rss() - resident
+                assert grown > 20 << 20, grown
+            finally:
+                holder.kill()
+                holder.wait()
+                holder.stdout.close()
+            begin = time.monotonic()
+            while seen():
+                assert time.monotonic() - begin < 20 + 10 * SLOW, seen()
+                time.sleep(0.05)
+            assert time.monotonic() - begin > 19, "a master that is back within the lease goes on"
+            assert "not connected again within 20 s (limits.lease)" in alone.workers[0].text()
 
 
 @suite.test
@@ -617,4 +621,4 @@ def cancelled_large_value_leaves_no_memory_in_use():
         s.close()
 
 
-run_suite(suite, "context_life", extra_allow="  - {identity: \"spiffe://test/watch\", role: observer}\n")
+run_suite(suite, "context_life", extra_allow=OBSERVER)

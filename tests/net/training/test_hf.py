@@ -132,7 +132,7 @@ def norms_of_heads_and_scaled_angles_over_a_worker_give_the_same_bits():
 
 @suite.long
 def further_families_over_a_worker_give_the_same_bits():
-    for family in BLOCKS:
+    for family in BLOCKS.keys() - {"qwen3"}:  # which the test above trains
         family_splits(family, **({"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "sliding_window": PLACES} if family == "mistral" else {}))
 
 
