@@ -290,7 +290,7 @@ PROOFS = (
     Proof("test-trixie", NONE_FAILED, suites(1), ("tests", "deploy/packages"), minutes=30),
     Proof("gpu-dry", "no piece fails, at most 60 MiB", dry_run, ("tests/gpu", "tests/bench/peers", "deploy/sessions"),
           short={"GPU_DRY_ARGS": "devices parity_mlp"}, minutes=20),
-    Proof("schedules", NONE_FAILED, oks, ("tests/net/api", "tests/net/schedules", "tests/net/training", LIB),
+    Proof("schedules", NONE_FAILED, oks, (*reached("tests/net/training/test_packed_sessions.py", "tests/net/training/test_packed_cuda.py"), "tests/net/api", "tests/net/schedules", LIB),
           {"API_SCHEDULES": "250", "SESSION_SCHEDULES": "50", "EVERY_CUT": "1"},
           {"API_SCHEDULES": "5", "SESSION_SCHEDULES": "2", "EVERY_CUT": "0"}, 40),
     Proof("look-proof", "nothing called mixed is read", look, ("tests/proof/look.py", LIB), {"LOOK_RUNS": "200"}, {"LOOK_RUNS": "5"}, 10),
