@@ -239,7 +239,7 @@ of("master/api/core/state_pieces.c", MEMORY,
 of("common/model/weights/checkpoint_read.c", MEMORY,
    checkpoints_are_read_to_be_verified=("static clv_code verify_file(", "CLV_TRY(clv_sha256_fd(fd.fd, fd.size, NULL, label, &digest, err));", "CLV_AUTO(clv_bytes_done) clv_bytes all = {0}; CLV_TRY(clv_weights_fd_read_all(&fd, SIZE_MAX / 2, &all, err)); CLV_TRY(clv_sha256_of(all.data, all.len, &digest, err));"))
 of("master/api/core/state_pieces.c", "tests/net/hostile/test_hostile_state.py state_pieces_give_same_bits_and_wrong_ones_are_refused",
-   any_piece_is_believed=("static cleave_status check_piece(", "if (t && t->dtype == CLV_U8 && t->bytes == x->length &&", "if (t && strlen(x->received.name) < 1000) return CLEAVE_OK; if (t && t->dtype == CLV_U8 && t->bytes == x->length &&"))
+   any_piece_is_believed=("static cleave_status check_piece(", "if (t && t->dtype == CLV_U8 && t->bytes == x->length &&", "if (t && strlen(x->received_item.name) < 1000) return CLEAVE_OK; if (t && t->dtype == CLV_U8 && t->bytes == x->length &&"))
 of("common/engine/module_state.c", "tests/net/hostile/test_rules.py r5_42_a_piece_beyond_its_item",
    pieces_lie_behind_their_item=("clv_code clv_state_item_part(", "|| length > item->bytes - offset", ""))
 of("common/net/wire/frame_check.c", "tests/net/hostile/test_rules.py r5_41_a_piece_that_is_none",
@@ -653,7 +653,7 @@ of("common/engine/context_queue.c", SIMULATED,
    running_statistics_move_in_no_order=("void clv_queue_add_call", "l->runs_in_id_order = clv_module_buffer_bytes(c->mod) > 0;", "l->runs_in_id_order = false;"))
 of("common/engine/context_work.c", SIMULATED,
    what_another_callers_end_frees_runs=("void clv_work_enqueue(", "if (ctx && clv_context_on_event(e, ctx, CONTEXT_WORK_READY)->action != CELL_RECORD) return;", ""))
-of("common/engine/context_free.c", SIMULATED,
+of("common/engine/context_free.c", "tests/net/contexts/test_context_pipeline.py failed_context_fails_the_calls_waiting_for_its_backwards",
    who_follows_a_failed_backward_waits=("void clv_context_fail(", "clv_context_fail_followers(e, c);", ""))
 of("common/model/graph/tensor_parallel.c", "tests/unit/graph/test_divide",
    any_layer_is_divided=("clv_code clv_divide_check_node", "n->op != CLV_OP_LINEAR", "false"),
@@ -801,7 +801,7 @@ of("master/api/core/incarnations_int.h", REJOIN,
    an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->n_rejoins ? p->wire_name : p->name", "p->name"))
 of("master/api/core/state_tables.c", "tests/unit/api/test_api_states",
    who_was_lost_again_has_come_back=("[PEER_LOST_DURING_REJOIN] = {", "[PEER_REJOINS] = DO(REFUSE, PEER_LOST_DURING_REJOIN)", "[PEER_REJOINS] = DO(SETTLE, PEER_PRESENT)"))
-of("master/api/core/wait.c", SIMULATED,
+of("master/api/core/wait.c", "tests/faults/test_faults.py references_over_a_direct_link_give_the_same_bits",
    ends_are_sent_once=("static uint64_t run_jobs(", "i < rt->n_jobs", "i < 1"))
 of("master/api/core/workers.c", REJOIN,
    who_is_lost_is_dialled=("static uint32_t list_direct_peers(", "is_permitted && api_can_link_directly(from, p)", "is_permitted"))

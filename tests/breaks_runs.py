@@ -11,7 +11,7 @@ of("master/data/split.c", SPLIT,
 of("master/data/keep_records.c", SPLIT, labels_stay_where_they_were=("clv_code clv_dataset_keep_records(", "keep_tensor_rows(ds->labels, kept_records);", ""))
 of("master/run/run_data.c", RESUMED,
    other_data_go_on=("static clv_code compare_digests(clv_run", "if (!n || r->o->accept_data)", "if (n < 99)"),
-   touched_images_are_others=("static clv_code compute_part_digest(", "if (!is_labels && has_same_files)", "if (!is_labels && !has_same_files && old)"),
+   touched_images_are_others=("static clv_code compute_part_digest(", "if (!is_labels && has_same_files)", "if (!is_labels && !has_same_files && earlier_part)"),
    other_tokenizers_are_not_noticed=("static clv_code compute_file_digests(", "i < CLV_COUNT(model_files)", "i < 1"),
    predict_takes_any_tokenizer=("clv_code clv_run_compare_files(", "if (r->has_other_data && !r->o->accept_data)", "if (false)"),
    old_runs_choose_anew=("static clv_code check_chooses_old_records(", "(!has_other_split && !has_other_limit) ||", "true ||"))
@@ -147,7 +147,7 @@ of("master/train/save.c", KEPT,
    kept_files_are_not_removed=("clv_code clv_trainer_prune_checkpoints(", "remove_kept_files, t, err);", "NULL, NULL, err);"),
    kept_stages_are_fetched=("static bool is_kept_at_worker(", "!t->is_stage_fetched[stage];", "!t->is_stage_fetched[stage] && stage > 99;"))
 of("master/watch/doctor.c", KEPT + " quota_below_what_checkpoints_need_is_found_before_the_run",
-   any_quota_is_in_order=("static void check_state_quota(", "l.quota_bytes >= need", "l.quota_bytes > 0"))
+   any_quota_is_in_order=("static void check_state_quota(", "l.quota_bytes >= needed_bytes", "l.quota_bytes > 0"))
 of("common/base/file.c", "tests/unit/weights/test_checkpoint",
    a_manifest_gets_its_name_unchecked=("clv_code clv_file_write_checked(", "if (code == CLV_OK && check)", "if (code == CLV_OK && check && !user)"))
 of("master/train/state.c", KEPT,

@@ -209,7 +209,7 @@ of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_pub
 of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found_index == CLV_WEIGHTS_NONE && make_head_bias_name(want, other_name, sizeof other_name)) try_prefixes(&s, other_name);", ""))
 
 # ---- a worker that has lost its link and does not know -------------------------------------------
-of("master/api/core/module_load.c", "simulate/simulate --seed 2040",
+of("master/api/core/module_load.c", "tests/unit/api/test_unsent_unload",
    a_worker_that_was_not_told_has_it_already=("cleave_status api_module_load_at_node(", "if (!m->may_be_at_node) return detect_broken_link(m, until_ns, error);", "if (!m->may_be_at_node) return status;"))
 
 # ---- predictions of documents --------------------------------------------------------------------

@@ -12,6 +12,7 @@ UNIT_LDFLAGS_test_choice_table := -Wl,--wrap=clv_cpu_choose
 UNIT_LDFLAGS_test_pair := -Wl,--wrap=clv_cpu_choose
 UNIT_LDFLAGS_test_packed := -Wl,--wrap=clv_cpu_choose
 UNIT_LDFLAGS_test_widths := -Wl,--wrap=clv_cpu_vector_width
+UNIT_LDFLAGS_test_unsent_unload := -Wl,--wrap=api_load_module,--wrap=api_send
 UNIT_OBJS_test_accept_guard := $(OUT)/worker/accept_guard.o
 UNIT_LDFLAGS_test_read_guard := $(EXPORT_GUARDS)
 UNIT_OBJS_test_read_guard := $(OUT)/worker/accept_guard.o $(OUT)/worker/read_guard.o

@@ -273,6 +273,24 @@ def call_after_an_unknown_call_fails_its_value():
 
 
 @suite.test
+def failed_context_fails_the_calls_waiting_for_its_backwards():
+    with one_module(linear_graph()) as w:
+        calls_of(w, 1, (10,))
+        for i, after in ((11, 10), (12, 10), (13, 12)):
+            w.send(follower(1, i, after))
+            w.send(deliver(1, i))
+        settled(w, calls_waiting=3)
+        w.send(prepare(1, 1, [needed(99)]))
+        why = w.recv(pb.ABORT, context=1).failure
+        assert why.code == 5 and "call 99 is not known at this node" in why.text, why
+        failed = sorted((w.recv(pb.VALUE) for _ in range(3)), key=lambda f: f.message)
+        assert [(f.message, f.failure.text) for f in failed] == [(i, why.text) for i in (11, 12, 13)], failed
+        settled(w, contexts=1, calls_waiting=0)
+        end(w, 1)
+        settled(w, contexts=0, values=0, calls_waiting=0)
+
+
+@suite.test
 def ended_context_frees_calls_waiting_for_a_backward():
     with one_module(linear_graph()) as w:
         for how in (pb.END_CONTEXT, pb.ABORT):
