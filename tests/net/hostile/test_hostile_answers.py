@@ -310,8 +310,7 @@ def abort_without_a_context_fails_the_step():
 def lost_link_between_workers_is_a_loss_whatever_its_code():
     """A peer that was restarted refuses the connection as one of an unknown session. The run may
     recover, so the exit code is that of a lost worker."""
-    settings = "workers.w2.address=127.0.0.1:9", "workers.w2.identity=spiffe://test/w2", f"limits.step_timeout={max(2000, liar.TIMEOUT)}ms"
-    other = [word for setting in settings for word in ("--set", setting)]
+    other = [word for setting in ("address=127.0.0.1:9", "identity=spiffe://test/w2") for word in ("--set", f"workers.w2.{setting}")]
     for code, ends in ((1, 6), (5, 6), (9, 6), (14, 6), (15, 1)):
         gone = failing(pb.ABORT, code, "the link to w2 ended", "w2")
         meets([ends], "step 1", "the link to w2 ended", args=other, twist=on(G, lambda f: [gone]))
