@@ -121,7 +121,7 @@ of("kernels/cpu/conv2d.c", "tests/unit/cpu/test_long_sums",
    the_library_sums_the_bias=[("static bool has_bias_grad_in_weight_pass(", "&& k->is_bf16", ""), ("static clv_code make_primitive_descs(", "if (!c->is_bf16) d.bias = NULL;", "", "kernels/cpu/conv_choice.c")])
 of("kernels/cpu/gemm.c", "tests/unit/cpu/test_long_sums",
    rows_are_one_long_sum=("", "enum { ROWS_AT_ONCE = 256, COLUMNS_AT_ONCE = 64 };", "enum { ROWS_AT_ONCE = 1 << 30, COLUMNS_AT_ONCE = 64 };"))
-of("kernels/cpu/conv2d.c", "tests/net/training/test_convolutions.py",
+of("kernels/cpu/conv2d.c", "tests/unit/graph/test_plan",
    transposed_weights_are_refreshed_for_the_other_pass=("static clv_code conv_refresh(", "k->is_transposed ? CLV_FOR_BACKWARD : CLV_FOR_FORWARD", "CLV_FOR_FORWARD"))
 of("kernels/cuda/conv.cu", "tests/gpu/test_cuda conv2d",
    columns_have_no_dilation=("static __global__ void im2col(", "tap % s.kernel[1] * s.dilation[1]", "tap % s.kernel[1]"),

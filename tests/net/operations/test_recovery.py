@@ -256,8 +256,10 @@ def recovery_is_in_metrics_and_plan():
     assert metric("cleave_master_recovering") == metric("cleave_master_recoveries_total") == 0
     killed(0)
     until(lambda: metric("cleave_master_recovering") == 1)
+    until(lambda: "'w1'" in run.attempts()[-1]["text"])  # what a run is recovering from
     cluster.restart(0)
     until(lambda: metric("cleave_master_recoveries_total") == 1)
+    until(lambda: not run.attempts()[-1]["text"])
     assert metric("cleave_master_recovering") == 0 and metric("cleave_master_recovery_seconds") > 0
     run.process.kill()
     run.process.communicate()
