@@ -231,7 +231,7 @@ of("common/model/weights/write.c", PARTS,
 MEMORY = "tests/net/training/test_memory.py"
 of("master/train/modules.c", MEMORY,
    evaluations_have_moments=("static clv_code load_modules(", "if (t->use != CLV_TRAINER_EVALUATION) CLV_TRY(make_optimizer(t, err));", "CLV_TRY(make_optimizer(t, err));"))
-of("worker/service/artifact.c", MEMORY,
+of("worker/service/artifact.c", "tests/net/training/test_pretrained_weights.py artifact_folder_reads_only_the_needed_file",
    an_artifact_comes_at_once=("", "enum { MAX_PART_BYTES = CLV_SHARED_TENSOR_CHUNK_BYTES };", "enum { MAX_PART_BYTES = 1 << 26 };"))
 of("master/api/core/state_pieces.c", MEMORY,
    all_pieces_are_asked_for_at_once=("", "MIN_WINDOW_BYTES = 2 << 20, MAX_WINDOW_BYTES = 16 << 20", "MIN_WINDOW_BYTES = 64 << 20, MAX_WINDOW_BYTES = 64 << 20"),

@@ -69,10 +69,10 @@ of("kernels/ops/conv_int.h", "tests/ops/test_refusals conv_transpose2d",
    any_place_may_be_left_open=("static inline clv_code conv_transpose_shape(", "a->output_pad[i] >= a->stride[i]", "false"))
 of("kernels/ops/conv_int.h", "tests/ops/test_refusals conv1d",
    one_of_two_numbers_counts=("static inline clv_code check_pair_halves_equal(", "pairs[i].v[0] != pairs[i].v[1]", "false"))
-of("kernels/ops/conv_int.h", "tests/unit/plan/test_privacy",
+of("kernels/ops/conv_int.h", "tests/unit/graph/test_graph",
    all_taps_count_as_mixed=("static inline int64_t conv_transpose_fan_in(", "(s->attrs->kernel[i] + tap_distance - 1) / tap_distance", "s->attrs->kernel[i]"),
    taps_apart_count_as_alone=("static inline int64_t conv_transpose_fan_in(", "int64_t tap_distance = s->attrs->stride[i] / divisor;", "int64_t tap_distance = s->attrs->stride[i];"))
-of("kernels/ops/linear.c", "tests/unit/plan/test_privacy",
+of("kernels/ops/linear.c", "tests/unit/graph/test_graph",
    a_transposed_weight_mixes_its_outputs=("CLV_OP_ROW(linear)", ".count_inputs_per_output = count_linear_inputs,", ""))
 SIGNALS, HELD = "tests/unit/cpu/test_signals", "CLV_AUTO(clv_cpu_release_signals) sigset_t previous_mask = clv_cpu_hold_signals();"
 of("kernels/cpu/signals.c", SIGNALS,

@@ -238,6 +238,23 @@ def traced_setting_out_of_range_is_refused():
     assert "layer 'mul': factor=inf; the op scale takes" in found, found
 
 
+@suite.test
+def each_refused_operation_has_a_line():
+    import torch
+
+    class Two(torch.nn.Module):
+        def forward(self, x):
+            return torch.cumprod(x + torch.randn_like(x), 1)
+
+    exporter = loaded(EXPORTER)
+    exporter.chosen = OPS
+    try:
+        found = str(exporter.traced(Two(), [exporter.input_of("x:f32:4")]))
+    except exporter.Unsupported as e:
+        found = str(e)
+    assert [line.split(" ")[0] for line in found.split("\n")] == ["'randn_like'", "'cumprod'"], found
+
+
 # Networks of tests/parity/networks.py: what is refused says so, and the others are exported.
 ORDINARY = {"lenet": "", "cifar resnet": "", "unet": "", "lstm series": "", "lstm tagger": "", "text cnn 2d": "", "transformer steps first": "", "einsum attention": "",
             "vit layer scale": "", "tabnet": "", "deep and wide": "", "siamese": "", "calibrated": "", "poems": "",

@@ -161,6 +161,9 @@ def training_memory_is_parameters_gradients_and_moments():
         return
     session = cluster.session("small", body(SMALL, weights, 3))
     judge("going on", held("train", session, "--resume"), need)
+    evaluation, need = held("eval", session), bytes_of(folder, SMALL)
+    # neither gradients nor moments; what is no tensor is a third of so little
+    assert all(evaluation[w] < 2 * need[w] for w in ("w1", "w2")), (evaluation, need)
 
 
 @suite.test

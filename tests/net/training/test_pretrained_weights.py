@@ -82,8 +82,8 @@ def digest_of(folder):
 
 
 def offer(i, folder, digest):
-    """Worker i has the folder as its artifact `base`."""
-    cluster.limits = f"artifacts:\n  base: {{folder: {folder}, sha256: {digest}}}\nlog: {{level: debug}}\n"
+    """Worker i has the folder as its artifact `base`, and not the memory for large parts of it."""
+    cluster.limits = f"artifacts:\n  base: {{folder: {folder}, sha256: {digest}}}\nlog: {{level: debug}}\nlimits: {{session_bytes: 48MiB}}\n"
     cluster.restart(i)
 
 

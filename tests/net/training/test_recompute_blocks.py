@@ -84,7 +84,7 @@ def counted(session):
         return next(r for r in map(json.loads, shown) if r["worker"] == "w1")["memory_bytes"]
     with Running([MASTER, "train", session], cwd=cluster.dir) as running:
         assert trains(running.process)
-        return max(look() for _ in range(4))
+        return max(look() for _ in range(8))
 
 
 @suite.long

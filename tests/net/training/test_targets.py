@@ -229,7 +229,7 @@ def check_and_plan_say_what_the_targets_are():
     said = done.stdout + done.stderr
     assert "column 'told' says nearly what the target says: would it be known in time? (target 'days in bed')" in said, said
     assert "column 'visits' has one label in all training records" in said, said
-    done = master("plan", os.path.join(cluster.dir, "targets.yaml"), cwd=cluster.dir)
+    done = master("plan", cluster.session("targets", body()), cwd=cluster.dir)
     assert "  target died: bce_with_logits of output 3, times 2, pos_weight 3\n" in done.stdout, done.stdout
     assert "labels" not in re.findall(r"\n  (\S+) of the loss", done.stdout)
 

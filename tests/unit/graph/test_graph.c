@@ -302,6 +302,38 @@ static void initial_values_follow_seed_and_fan_in(void **state) {
 }
 
 /* A layer has the same initial weights in any slice. */
+static void fan_in_counts_the_inputs_of_one_output(void **state) {
+  static const struct {
+    clv_op op;
+    int64_t kernel, stride, dilation, fan_in;
+  } rows[] = {
+      {CLV_OP_CONV2D, 3, 2, 1, 6 * 3 * 3},
+      {CLV_OP_CONV_TRANSPOSE2D, 2, 2, 1, 6},
+      {CLV_OP_CONV_TRANSPOSE2D, 4, 2, 1, 6 * 2 * 2},
+      {CLV_OP_CONV_TRANSPOSE2D, 3, 2, 1, 6 * 2 * 2},
+      /* every tap reaches an output of even index */
+      {CLV_OP_CONV_TRANSPOSE2D, 3, 2, 2, 6 * 3 * 3},
+      {CLV_OP_CONV_TRANSPOSE2D, 2, 4, 2, 6},
+  };
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(rows); i++) {
+    int x;
+    CLV_AUTO(clv_graph_freep) clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(2, 6, 9, 9), &x);
+    const clv_attr_value v[] = {make_int_attr(CLV_ATTR_OUT, 5),
+                                make_int_attr(CLV_ATTR_KERNEL, rows[i].kernel),
+                                make_int_attr(CLV_ATTR_STRIDE, rows[i].stride),
+                                make_int_attr(CLV_ATTR_DILATION, rows[i].dilation)};
+    x = add_node(g, rows[i].op, 0, x, -1, v, CLV_COUNT(v));
+    assert_int_equal(clv_node_fan_in(g, &g->nodes[x]), rows[i].fan_in);
+  }
+  int x;
+  CLV_AUTO(clv_graph_freep) clv_graph *g = make_graph(CLV_F32, CLV_SHAPE(2, 7), &x);
+  const clv_attr_value v[] = {make_int_attr(CLV_ATTR_OUT, 3),
+                              make_int_attr(CLV_ATTR_TRANSPOSED, 1)};
+  x = add_node(g, CLV_OP_LINEAR, 0, x, -1, v, CLV_COUNT(v));
+  assert_int_equal(clv_node_fan_in(g, &g->nodes[x]), 7);
+}
+
 static void initial_values_do_not_depend_on_cuts(void **state) {
   (void)state;
   clv_graph *g = make_chain_graph(CLV_F32, 4), *part;
@@ -357,6 +389,7 @@ int main(void) {
       cmocka_unit_test(slice_with_many_crossing_values_keeps_their_shapes),
       cmocka_unit_test(parameters_are_laid_out_aligned_in_order),
       cmocka_unit_test(initial_values_follow_seed_and_fan_in),
+      cmocka_unit_test(fan_in_counts_the_inputs_of_one_output),
       cmocka_unit_test(initial_values_do_not_depend_on_cuts),
       cmocka_unit_test(f64_initial_values_equal_f32),
   };

@@ -207,6 +207,12 @@ static const front_case fronts[] = {
      ROWS ", {op: slice, dim: 2, start: 0, stop: 1, name: d}, {op: concat, dim: 2, from: [x, d]}, "
           "{op: reshape, shape: [1, 32]}, {op: conv1d, out: 1, kernel: 2, stride: 2}",
      "", "", RAW, 0},
+    /* a value that two windows read at different offsets has two weights, so it still hides */
+    {&features,
+     COLUMN ", {op: slice, dim: 1, start: 0, stop: 15, name: a, from: [x]}, {op: slice, dim: 1, "
+            "start: 1, stop: 16, name: b, from: [x]}, {op: concat, dim: 2, from: [a, b]}, {op: "
+            "reshape, shape: [1, 30]}, {op: conv1d, out: 1, kernel: 2, stride: 2}",
+     "", "", PICTURE, 2},
     /* secret layers over all positions: each output depends on the whole record, no finding */
     {&features, ROWS ", {op: linear, out: 1}", "", "", 0, 0},
     /* each position is mixed with a value of its group: the output of a secret layer, or the
