@@ -52,4 +52,4 @@ CASES = {
     "a break that changes nothing": (row("a more", [("int more", "return a;", "return a;")]), CHECK, 1, "a more: changes nothing"),
     "a name twice": (row("the sum", [("int more", "return a;", "return 7;")]), CHECK, 1, "the sum: a second break of that name"),
 }
-sys.exit(planted.judge(FILES, ("check-breaks", "callbacks.py", "tree.py"), CASES))
+sys.exit(planted.judge(FILES, ("check-breaks", "callbacks.py", "tree.py", "dependencies.py"), CASES))

@@ -52,7 +52,7 @@ def in_cluster(plan, work, workers=2):
 def program(env, done, *command, cwd=None):
     # searched before the program's own library path
     library = {"LD_LIBRARY_PATH": os.path.abspath(FAULTY)} if env else {}
-    p = run(*command, env={**env, **library}, cwd=cwd, timeout=200)
+    p = run(*command, env={**env, **library}, cwd=cwd, timeout=600)
     done.append(p.stderr)
     assert p.returncode == 0, p.stdout[-3000:] + p.stderr[-3000:]
     return p.stdout

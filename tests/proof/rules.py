@@ -4,28 +4,16 @@ its output. tests/check-proofs compares this table with the targets of the Makef
 import glob
 import os
 import re
+import sys
 from dataclasses import dataclass, field
 from typing import Callable
 
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from dependencies import reached
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
 SCRIPTS = sorted(os.path.relpath(p, ROOT) for p in glob.glob(os.path.join(ROOT, "tests/**/*.py"), recursive=True))
 BREAKS = [p for p in SCRIPTS if p.startswith("tests/breaks")]
-# modules that a script imports, or a script that it starts
-NAMED = re.compile(r"^\s*(?:from|import)\s+([\w, ]+)|(\w+)\.py[\"']", re.M)
-
-
-def reached(*paths):
-    """The scripts, those of tests/ that they import or start, and what these reach."""
-    found, due = set(), list(paths)
-    while due:
-        path = due.pop()
-        if path not in found:
-            found.add(path)
-            with open(os.path.join(ROOT, path)) as f:
-                names = {n for m in NAMED.finditer(f.read()) for n in re.findall(r"\w+", m[1] or m[2])}
-            due += [p for p in SCRIPTS if os.path.basename(p)[:-3] in names]
-    return tuple(sorted(found))
 
 
 class Unreadable(Exception):
